@@ -1,0 +1,1 @@
+"""toktier: exact BPE tokenization for LLM serving and training."""

@@ -1,0 +1,33 @@
+"""The typed errors of toktier.
+
+Each derives from `ToktierError` and from the built-in exception a caller would expect, so `except ValueError` works.
+A message names the argument, the value or offset, and the way out.
+"""
+
+
+class ToktierError(Exception):
+    """Base of every error that toktier raises on purpose."""
+
+
+class InputError(ToktierError, ValueError):
+    """A value that cannot be encoded, decoded or edited: a lone surrogate, an unknown id, an offset out of range."""
+
+
+class InputTypeError(ToktierError, TypeError):
+    """An argument of the wrong type, such as bytes or None for text."""
+
+
+class SpecialTokenError(InputError):
+    """The text holds a special token and `special_tokens="forbid"` is in force."""
+
+
+class SourceError(ToktierError, ValueError):
+    """A tokenizer source that is missing, damaged, contradictory or of no known kind."""
+
+
+class SourceNotFoundError(SourceError, FileNotFoundError):
+    """A path, name or hub id that leads nowhere."""
+
+
+class EngineError(ToktierError, RuntimeError):
+    """The engine asked for by name cannot run this tokenizer or this input."""
