@@ -8,6 +8,7 @@ embedded o200k_base: real, many-lingual, and quick to load.  Everything is cache
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ FAMILIES: tuple[str, ...] = tuple(_CONFIG["tokenizers"])
 PATTERNS: dict[str, str] = _CONFIG["tiktoken"]
 
 
+@functools.cache
 def byte_alphabet() -> list[str]:
     """The 256 characters by which byte-level BPE writes bytes: printable Latin-1 as itself, the rest from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -32,11 +34,8 @@ def byte_alphabet() -> list[str]:
 
 def written(token: bytes) -> str:
     """A token as tokenizer.json writes it."""
-    alphabet = byte_alphabet_cached()
+    alphabet = byte_alphabet()
     return "".join([alphabet[b] for b in token])
-
-
-byte_alphabet_cached = functools.cache(byte_alphabet)
 
 
 @functools.cache
@@ -52,7 +51,7 @@ def _parts(token: bytes, rank: dict[bytes, int]) -> list[bytes]:
     """What merging by rank makes of a token's bytes with the tokens below it alone."""
     parts, own = [token[i : i + 1] for i in range(len(token))], rank[token]
     while len(parts) > 2:
-        merged = [rank.get(a + b, own) for a, b in zip(parts, parts[1:], strict=False)]
+        merged = [rank.get(a + b, own) for a, b in itertools.pairwise(parts)]
         best = min(merged)
         if best >= own:
             break

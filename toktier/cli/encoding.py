@@ -1,0 +1,58 @@
+"""What `encode` and `count` share: their settings, and the ids of one input, chunk by chunk."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm import tqdm
+
+from toktier.cli import options, text
+from toktier.errors import InputError
+
+if TYPE_CHECKING:
+    from toktier.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodeSettings:
+    """The options of `options.encoding_options`, under the same names."""
+
+    source: str
+    engine: str
+    special_tokens: str | None
+    add_special_tokens: bool
+    errors: str
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that `source` names, loaded once."""
+        return options.load(self.source)
+
+    @functools.cached_property
+    def keywords(self) -> dict[str, Any]:
+        """Keyword arguments for `Tokenizer.encode`; what the user left open keeps the tokenizer's own default."""
+        chosen = {"engine": self.engine, "add_special_tokens": self.add_special_tokens}
+        if self.special_tokens is not None:
+            chosen["special_tokens"] = self.special_tokens
+        return chosen
+
+
+def encoded(path: str, settings: EncodeSettings, bar: tqdm) -> Iterator[np.ndarray]:
+    """The ids of one input as arrays int32[k] to be read one after the other."""
+    tokenizer, begin, nothing = settings.tokenizer, 0, True
+    cut = None if settings.add_special_tokens else text.certified_cut(tokenizer)
+    for chunk in text.chunks(path, settings.errors, cut, bar):
+        nothing = False
+        try:
+            ids = tokenizer.encode(chunk, **settings.keywords)
+        except InputError as e:
+            after = f" (offsets count from character {begin})" if begin else ""
+            raise type(e)(f"{text.label(path)}: {e}{after}") from e
+        begin += len(chunk)
+        yield np.asarray(ids)
+    if nothing:
+        yield np.asarray(tokenizer.encode("", **settings.keywords))

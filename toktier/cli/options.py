@@ -1,0 +1,66 @@
+"""The options that several subcommands share, and the tokenizer they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from toktier.tokenizer import Tokenizer
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+tokenizer_option = click.option(
+    "-t",
+    "--tokenizer",
+    "source",
+    default="o200k_base",
+    show_default=True,
+    metavar="SOURCE",
+    help="An embedded name (o200k_base, cl100k_base), a tokenizer.json or its folder, a rank file, or a hub id.",
+)
+
+_ENCODING = [
+    tokenizer_option,
+    click.option(
+        "--engine",
+        type=click.Choice(["auto", "device", "host", "reference"]),
+        default="auto",
+        show_default=True,
+        help="What does the work; the ids are the same from each.",
+    ),
+    click.option(
+        "--special-tokens",
+        type=click.Choice(["parse", "text", "forbid"]),
+        default=None,
+        help="Literals such as <|endoftext|> in the text become their id, stay plain text, or are an error."
+        "  [default: what the reference does: parse for a tokenizer.json, forbid for a rank file]",
+    ),
+    click.option("--add-special-tokens", is_flag=True, help="Add what the post-processor adds, such as BOS."),
+    click.option(
+        "--errors",
+        type=click.Choice(["strict", "replace"]),
+        default="strict",
+        show_default=True,
+        help="Bytes that are not UTF-8: stop and name their offset, or put U+FFFD in their place.",
+    ),
+]
+
+
+def encoding_options(command: F) -> F:
+    """--tokenizer, --engine, --special-tokens, --add-special-tokens and --errors."""
+    for option in reversed(_ENCODING):
+        command = option(command)
+    return command
+
+
+files_argument = click.argument("files", nargs=-1, type=click.Path(allow_dash=True), metavar="[FILE]...")
+
+
+def load(source: str) -> Tokenizer:
+    """The tokenizer that --tokenizer names."""
+    import toktier
+
+    return toktier.load(source)

@@ -1,0 +1,83 @@
+"""Text in: files and stdin, decoded exactly, in chunks that a tokenizer may encode apart."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from tqdm import tqdm
+
+from toktier.errors import InputError
+
+BLOCK = 1 << 23  # bytes read at a time, and about what one encode call is given of a large file
+
+Cut = Callable[[str], int]
+"""Where a text may be cut: characters in front of the last certified cut, 0 where there is none."""
+
+
+def label(path: str) -> str:
+    """How messages name an input."""
+    return "<stdin>" if path == "-" else path
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """The file, or stdin for `-`, as bytes."""
+    if path == "-":
+        yield sys.stdin.buffer
+    else:
+        with Path(path).open("rb") as handle:
+            yield handle
+
+
+def progress(paths: list[str]) -> tqdm:
+    """A progress bar in bytes of input on stderr; silent unless that is a terminal and the work takes a second."""
+    known = [p for p in paths if p != "-" and Path(p).is_file()]
+    total = sum(Path(p).stat().st_size for p in known) if len(known) == len(paths) else None
+    return tqdm(
+        total=total, unit="B", unit_scale=True, unit_divisor=1024, delay=1, leave=False, disable=not sys.stderr.isatty()
+    )
+
+
+def decoded(handle: BinaryIO, name: str, errors: str, bar: tqdm) -> Iterator[str]:
+    """The file's text, block by block; bytes that are not UTF-8 are an InputError with their offset."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors)
+    position = 0
+    while True:
+        block = handle.read(BLOCK)
+        begin = position - len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as e:
+            raise InputError(
+                f"{name}: byte {begin + e.start} (0x{e.object[e.start]:02x}) is not UTF-8 ({e.reason}); "
+                "use --errors replace to put U+FFFD there, or convert the file first"
+            ) from e
+        position += len(block)
+        bar.update(len(block))
+        if text:
+            yield text
+        if not block:
+            return
+
+
+def chunks(path: str, errors: str, cut: Cut | None, bar: tqdm) -> Iterator[str]:
+    """The text of one input in chunks that may be encoded apart: one chunk where `cut` is None, none for no text."""
+    with opened(path) as handle:
+        rest: list[str] = []
+        for text in decoded(handle, label(path), errors, bar):
+            rest.append(text)
+            if cut is None or len(text) < 2:
+                continue
+            joined = "".join(rest)
+            at = cut(joined)
+            if at > 0:
+                yield joined[:at]
+                joined = joined[at:]
+            rest = [joined]
+        if last := "".join(rest):
+            yield last
