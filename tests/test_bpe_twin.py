@@ -68,10 +68,7 @@ def test_twin_equals_a_trained_tokenizer_on_every_kind_of_character():
     """A trained byte-level vocabulary of the reference, pieces of marks, Han, emoji and code."""
     from tokenizers import trainers
 
-    text = (
-        "the merge of lowest rank goes first, der kleinste Rang zuerst, 最小的先合并 最小 先 합병 e\u0301e\u0301 🙂🙂 \t\t  \n"
-        * 4
-    )
+    text = "lowest rank first, der kleinste zuerst, 最小的先合并 最小 先 합병 e\u0301e\u0301 🙂🙂 \t\t  \n" * 4
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()

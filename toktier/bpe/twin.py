@@ -1,8 +1,8 @@
 """The slow twin of the BPE engines: the definition, one merge at a time.
 
 `merge` is byte-pair encoding as it is defined: of all neighbours that may merge, the pair of lowest rank goes first,
-the leftmost of equals; then look again.  Every fast path (`toktier/host`, `toktier/device.py`) must give the same tokens;
-the tests compare all three with the reference.  Quadratic on purpose: there is nothing here to get wrong.
+the leftmost of equals; then look again.  Every fast path (`toktier/host`, `toktier/device.py`) must give the same
+tokens; the tests compare all three with the reference.  Quadratic on purpose: there is nothing here to get wrong.
 """
 
 from __future__ import annotations
