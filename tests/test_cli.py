@@ -1,0 +1,240 @@
+"""The command line: what it prints is what the library returns, and it ends as a Unix tool does."""
+
+import json
+import subprocess
+import sys
+
+import families
+import numpy as np
+import pytest
+
+import toktier
+from toktier import cli
+from toktier.cli import text as cli_text
+
+TEXT = families.texts()["english"] + families.texts()["chinese"] + families.texts()["hard"]
+
+
+@pytest.fixture
+def command(monkeypatch, capfdbinary):
+    """Run the command line in this process: (exit status, stdout, stderr)."""
+
+    def run(*args, stdin=b""):
+        monkeypatch.setattr(sys, "stdin", _Stdin(stdin))
+        capfdbinary.readouterr()
+        status = cli.run([str(a) for a in args])
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        return status, out, err.decode()
+
+    return run
+
+
+class _Stdin:
+    def __init__(self, data):
+        import io
+
+        self.buffer = io.BytesIO(data)
+
+    def isatty(self):
+        return False
+
+
+@pytest.fixture(scope="module")
+def tok():
+    return toktier.load("o200k_base")
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(TEXT.encode())
+    return path
+
+
+def test_text_json_and_npy_hold_the_library_ids(command, tok, file, tmp_path):
+    want = np.asarray(tok.encode(TEXT)).tolist()
+    status, out, err = command("encode", file)
+    assert (status, err) == (0, "")
+    assert [int(w) for w in out.split()] == want
+    assert out.count(b"\n") == 1
+    status, out, _ = command("encode", "-f", "json", file, file)
+    assert [json.loads(line) for line in out.splitlines()] == [{"file": str(file), "ids": want, "count": len(want)}] * 2
+    target = tmp_path / "ids.npy"
+    assert command("encode", file, "-o", target) == (0, b"", "")
+    ids = np.load(target)
+    assert ids.dtype == np.int32
+    assert ids.tolist() == want
+    status, out, _ = command("encode", "-f", "npy", stdin=TEXT.encode())
+    (tmp_path / "piped.npy").write_bytes(out)
+    assert np.load(tmp_path / "piped.npy").tolist() == want
+
+
+def test_count_agrees_with_encode(command, tok, file, tmp_path):
+    n = len(tok.encode(TEXT))
+    empty = tmp_path / "empty"
+    empty.write_bytes(b"")
+    assert command("count", stdin=TEXT.encode())[1] == f"{n}\n".encode()
+    assert command("count", file, empty)[1].split() == [b"%d" % n, bytes(file), b"0", bytes(empty), b"%d" % n, b"total"]
+    assert json.loads(command("count", "--json", file)[1]) == {"file": str(file), "count": n}
+
+
+@pytest.mark.parametrize("kind", ["text", "json", "npy"])
+def test_decode_reads_what_encode_writes(command, file, tmp_path, kind):
+    ids = tmp_path / "ids"
+    assert command("encode", "-f", kind, "-o", ids, file)[0] == 0
+    assert command("decode", ids) == (0, TEXT.encode(), "")
+    assert command("decode", "--bytes", stdin=ids.read_bytes()) == (0, TEXT.encode(), "")
+
+
+@pytest.mark.parametrize("kind", ["text", "json", "npy"])
+def test_no_text_has_no_ids(command, tmp_path, kind):
+    status, out, _ = command("encode", "-f", kind, stdin=b"")
+    assert status == 0
+    assert command("decode", stdin=out) == (0, b"", "")
+
+
+def test_a_tokenizer_json_parses_its_added_tokens_by_default(command, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(families.tokenizer_json("llama3"), encoding="utf-8")
+    reference = families.tokenizer("llama3")
+    chat = families.texts()["chat"]
+    for flags, special in ([], False), (["--add-special-tokens"], True):
+        status, out, err = command("encode", "-t", path, *flags, stdin=chat.encode())
+        assert (status, err) == (0, "")
+        assert [int(w) for w in out.split()] == reference.encode(chat, add_special_tokens=special).ids
+    as_text = [
+        int(w) for w in command("encode", "-t", path, "--special-tokens", "text", stdin=chat.encode())[1].split()
+    ]
+    assert max(as_text) < families.SIZE
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama3", "qwen3", "roberta", "deepseek_v3", "gpt2_prefix", "falcon"])
+def test_chunked_is_whole(monkeypatch, command, tmp_path, family):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(families.tokenizer_json(family), encoding="utf-8")
+    text = "".join(families.texts().values())
+    want = families.tokenizer(family).encode(text, add_special_tokens=False).ids
+    monkeypatch.setattr(cli_text, "BLOCK", 997)
+    status, out, err = command("encode", "-t", path, "--engine", "host", stdin=text.encode())
+    assert (status, err) == (0, "")
+    assert [int(w) for w in out.split()] == want
+
+
+def test_chunks_are_many_and_lose_nothing(monkeypatch, tok, file):
+    monkeypatch.setattr(cli_text, "BLOCK", 997)
+    with cli_text.progress([str(file)]) as bar:
+        found = list(cli_text.chunks(str(file), "strict", cli_text.certified_cut(tok), bar))
+    assert len(found) > 2
+    assert "".join(found) == TEXT
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 1 << 20])
+def test_bytes_that_are_no_text_are_named_by_offset(monkeypatch, command, tmp_path, block):
+    monkeypatch.setattr(cli_text, "BLOCK", block)
+    path = tmp_path / "latin1.txt"
+    path.write_bytes("héé".encode() + b"abc\xe9def")
+    status, out, err = command("count", path)
+    assert (status, out) == (1, b"")
+    assert f"{path}: byte 8 (0xe9)" in err
+    assert "--errors replace" in err
+    path.write_bytes(b"abc\xe4\xb8")
+    assert "byte 3 (0xe4)" in command("count", path)[2]
+    status, out, err = command("encode", "--errors", "replace", stdin=b"a\xffb")
+    assert (status, err) == (0, "")
+    assert command("decode", stdin=out)[1] == "a\ufffdb".encode()
+
+
+def test_special_tokens_of_a_rank_file_are_refused_unless_asked_for(command):
+    status, _, err = command("encode", stdin=b"a <|endoftext|>")
+    assert status == 1
+    assert "<|endoftext|>" in err
+    assert "special_tokens" in err or "special-tokens" in err
+    assert command("encode", "--special-tokens", "parse", stdin=b"<|endoftext|>")[1] == b"199999\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"1 2 x7 4", "id number 2 is 'x7'"),
+        (b"[1, 2.5]", "id number 1 is 2.5"),
+        (b'{"idz": [1]}', '"ids"'),
+        (b"[1, 2", "is not JSON"),
+        (b"\x93NUMPY broken", ".npy"),
+        (b"1 -5", "-5"),
+        (b"99999999999999999999999", "99999999999999999999999"),
+        (b"1 2000000", "2000000"),
+    ],
+)
+def test_bad_ids_are_named(command, data, says):
+    status, out, err = command("decode", stdin=data)
+    assert (status, out) == (1, b"")
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_exit_statuses_and_messages(command, tmp_path):
+    assert command("encode", "--engine", "abacus")[0] == 2
+    assert command("nonsense")[0] == 2
+    assert command("encode", "-f", "npy", "a", "b")[0] == 2
+    status, _, err = command("encode", tmp_path / "missing.txt")
+    assert status == 1
+    assert "missing.txt" in err
+    status, _, err = command("encode", tmp_path)
+    assert status == 1
+    status, _, err = command("encode", "-t", tmp_path / "no-tokenizer.json", stdin=b"x")
+    assert status == 1
+    assert "no-tokenizer.json" in err
+
+
+def test_help_names_every_command_and_shows_examples(command):
+    status, out, _ = command("--help")
+    assert status == 0
+    for name in ("count", "decode", "encode", "inspect"):
+        assert name.encode() in out
+        status, shown, _ = command(name, "--help")
+        assert status == 0
+        assert f"toktier {name}".encode() in shown
+    assert command("--version")[1].startswith(b"toktier")
+
+
+def test_an_interrupt_is_quiet_and_leaves_no_half_file(monkeypatch, command, file, tmp_path):
+    def interrupted(*args):
+        yield "some text"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_text, "decoded", interrupted)
+    before = set(tmp_path.iterdir())
+    status, out, err = command("encode", file, "-o", tmp_path / "ids.txt")
+    assert (status, out) == (130, b"")
+    assert err.strip() == "toktier: interrupted"
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    path = tmp_path / "long.txt"
+    path.write_bytes(TEXT.encode() * 100)
+    args = [sys.executable, "-m", "toktier.cli", "encode", "--engine", "reference", str(path)]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.read(5)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_inspect_tells_engines_and_reasons(command, tok, tmp_path):
+    status, out, err = command("inspect", "o200k_base")
+    assert (status, err) == (0, "")
+    for word in (b"o200k_base", b"tiktoken", b"states", b"device"):
+        assert word in out
+    report = json.loads(command("inspect", "--json", "o200k_base")[1])
+    assert report["digest"] == tok.spec.digest
+    assert report["reference"]["name"] == "tiktoken"
+    config = json.loads(families.tokenizer_json("gpt2"))
+    config["model"]["byte_fallback"] = True
+    config["pre_tokenizer"] = None
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    report = json.loads(command("inspect", "--json", path)[1])
+    assert report["reason"]
+    assert report["engines"]["encode"] == "reference"

@@ -1,0 +1,73 @@
+"""The package as a newcomer meets it: light import, documented names, a README whose example is true."""
+
+import doctest
+import re
+import subprocess
+import sys
+from importlib import metadata, resources
+from pathlib import Path
+
+import pytest
+
+import toktier
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_import_loads_nothing_heavy():
+    loaded = python("import sys, toktier; print(*sys.modules)")
+    assert not {"jax", "jaxlib", "tokenizers", "tiktoken", "regex", "transformers", "huggingface_hub"} & set(loaded)
+
+
+def test_help_loads_neither_jax_nor_the_references():
+    code = "import sys; from toktier import cli; cli.run(['encode', '--help']); print('modules', *sys.modules)"
+    loaded = python(code)
+    assert not {"jax", "tokenizers", "tiktoken"} & set(loaded[loaded.index("modules") :])
+
+
+def test_optional_packages_stay_optional():
+    """The main job works where no extra is installed (here: where importing one fails)."""
+    code = """
+import sys
+for name in ("huggingface_hub", "transformers", "matplotlib", "pytest", "hypothesis", "fastokens", "gigatoken"):
+    sys.modules[name] = None
+import toktier
+print(*toktier.load("cl100k_base").encode("a b"))
+"""
+    assert python(code) == ["64", "293"]
+
+
+@pytest.mark.parametrize("name", toktier.__all__)
+def test_public_names_exist_and_are_documented(name):
+    value = getattr(toktier, name)
+    assert isinstance(value, str) or value.__doc__
+
+
+def test_version_and_typing_marker():
+    assert metadata.version("toktier") == toktier.__version__
+    assert resources.files("toktier").joinpath("py.typed").is_file()
+
+
+def test_readme_example_is_what_happens():
+    result = doctest.testfile(str(ROOT / "README.md"), module_relative=False, encoding="utf-8")
+    assert result.attempted >= 5
+    assert result.failed == 0
+
+
+def test_readme_has_the_two_commands():
+    """One block to run the main job, one to run the tests; .ci/run evaluates the second as it stands."""
+    blocks = re.findall(r"<!-- (\w+) command -->\n+```sh\n(.*?)\n```", README, re.S)
+    assert [name for name, _ in blocks] == ["run", "test"]
+    assert all(len(body.splitlines()) == 1 for _, body in blocks)
+    assert "<!-- test command -->" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_readme_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if not target.startswith("http"):
+            assert (ROOT / target).exists(), target
