@@ -27,7 +27,7 @@ class Normalizer:
 
     def __init__(self, description: Any) -> None:
         steps = _flat(description)
-        self._description = description
+        self.description = json.dumps(description)
         self.kind = "none" if not steps else "nfc" if all(s == {"type": "NFC"} for s in steps) else "reference"
 
     def unchanged(self, texts: Sequence[str]) -> bool:
@@ -55,7 +55,7 @@ class Normalizer:
         """The reference's normalizer as a function on one segment."""
         if self.kind == "none":
             return str
-        return reference_normalizer(json.dumps(self._description))
+        return reference_normalizer(self.description)
 
     def starts_apart(self, char: str) -> bool:
         """True if a text may be cut in front of this character: both sides normalize apart, whatever stands there."""

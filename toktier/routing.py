@@ -1,0 +1,54 @@
+"""Which engine `engine="auto"` takes.  All constants of that choice are here.
+
+The ids are the same whichever engine runs; what differs is the time.  `benchmarks/encode.py` prints the times from which
+the sizes come: below CROSSOVER the host engine answers sooner than the device program, launch and transfer included.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+
+ENGINES = ("auto", "device", "host", "reference")
+
+# Bytes of text from which the device program is the faster one, by JAX backend.
+CROSSOVER = {"cpu": 1 << 18, "gpu": 1 << 15, "tpu": 1 << 15}
+# Below the smallest of them nobody asks for the backend, so small texts never import JAX.
+SMALL = min(CROSSOVER.values())
+
+_state = {"forked": False}
+
+
+def _after_fork() -> None:
+    # The threads of a running XLA client do not survive a fork, and a child that calls it hangs.
+    _state["forked"] = _state["forked"] or "jax" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def in_worker() -> bool:
+    """Whether this process is a worker (multiprocessing, or forked after JAX was loaded): those leave the device alone."""
+    return _state["forked"] or multiprocessing.parent_process() is not None
+
+
+def backend() -> str:
+    """The backend of JAX, or "" where there is none to use: no JAX, no device, or a worker process."""
+    if in_worker():
+        return ""
+    try:
+        import jax
+
+        return jax.default_backend()
+    except (ImportError, RuntimeError, AssertionError):
+        return ""
+
+
+def choose(size: int) -> str:
+    """The engine for `size` bytes of text: "host" or "device"."""
+    if size < SMALL:
+        return "host"
+    name = backend()
+    return "device" if name and size >= CROSSOVER.get(name, SMALL) else "host"
