@@ -1,0 +1,112 @@
+"""Merges of one piece in plain Python: fastest for a handful of short pieces, and near-linear for a long one."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import itertools
+
+import numpy as np
+
+from toktier.bpe.tables import BpeTables
+
+SHORT = 96  # tokens; up to here a scan of a list for its minimum beats a heap
+_SHIFT = 20
+_RANK = (1 << _SHIFT) - 1
+_WARM = 4096  # pairs looked up one by one before the whole dictionary is worth building
+
+
+class PairRanks(dict):
+    """`left << 20 | right` -> rank, `infinite` for a pair that never merges.
+
+    A dictionary of 200,000 pairs takes some 40 ms to build: too long for a first short text.  So pairs are found by
+    bisection in a sorted array and kept; the dictionary is completed once that has happened `_WARM` times.
+    """
+
+    def __init__(self, tables: BpeTables):
+        super().__init__()
+        self.infinite = len(tables.product)
+        pairs = tables.pairs.astype(np.int64)
+        self._sorted = np.sort((pairs[:, 0] << _SHIFT | pairs[:, 1]) << _SHIFT | np.arange(len(pairs)))
+        self._view = memoryview(self._sorted)
+        self._complete = False
+
+    def __missing__(self, pair: int) -> int:
+        if self._complete:
+            return self.infinite
+        at = bisect.bisect_left(self._view, pair << _SHIFT)
+        entry = self._view[at] if at < len(self._view) else -1
+        rank = entry & _RANK if entry >> _SHIFT == pair else self.infinite
+        self[pair] = rank
+        if len(self) > _WARM:
+            self.update(zip((self._sorted >> _SHIFT).tolist(), (self._sorted & _RANK).tolist(), strict=True))
+            self._complete = True
+        return rank
+
+
+class PieceMerger:
+    """BPE of single pieces."""
+
+    def __init__(self, tables: BpeTables):
+        self._ranks = PairRanks(tables)
+        self._product = memoryview(np.ascontiguousarray(tables.product))
+        self._infinite = len(tables.product)
+        self._byte_token = tables.byte_token.tolist()
+
+    def encode(self, piece: bytes) -> list[int]:
+        """Ids of a piece by its merges (whether it is a token as a whole is the caller's question)."""
+        byte_token = self._byte_token
+        return self.merge([byte_token[b] for b in piece])
+
+    def merge(self, tokens: list[int]) -> list[int]:
+        """Merge until no two neighbours may; `tokens` is used up."""
+        return self._merge_list(tokens) if len(tokens) <= SHORT else self._merge_heap(tokens)
+
+    def _merge_list(self, tokens: list[int]) -> list[int]:
+        rank_of, product, infinite = self._ranks.__getitem__, self._product, self._infinite
+        ranks = [rank_of(a << _SHIFT | b) for a, b in itertools.pairwise(tokens)]
+        while ranks:
+            best = min(ranks)
+            if best == infinite:
+                break
+            i = ranks.index(best)  # the leftmost
+            made = product[best]
+            tokens[i] = made
+            del tokens[i + 1], ranks[i]
+            if i:
+                ranks[i - 1] = rank_of(tokens[i - 1] << _SHIFT | made)
+            if i < len(ranks):
+                ranks[i] = rank_of(made << _SHIFT | tokens[i + 1])
+        return tokens
+
+    def _merge_heap(self, tokens: list[int]) -> list[int]:
+        """Linked tokens and a heap of `rank << 32 | position`; an entry counts only if it is still the pair's rank."""
+        rank_of, product, infinite = self._ranks.__getitem__, self._product, self._infinite
+        n = len(tokens)
+        ranks = [rank_of(a << _SHIFT | b) for a, b in itertools.pairwise(tokens)]
+        ranks.append(infinite)
+        heap = [r << 32 | i for i, r in enumerate(ranks) if r != infinite]
+        heapq.heapify(heap)
+        before, behind = list(range(-1, n - 1)), list(range(1, n + 1))
+        pop, push = heapq.heappop, heapq.heappush
+        while heap:
+            entry = pop(heap)
+            i, rank = entry & 0xFFFFFFFF, entry >> 32
+            if ranks[i] != rank:
+                continue
+            j = behind[i]
+            tokens[i] = made = product[rank]
+            tokens[j], ranks[j] = -1, infinite
+            behind[i] = j = behind[j]
+            ranks[i] = infinite
+            if j < n:
+                before[j] = i
+                ranks[i] = r = rank_of(made << _SHIFT | tokens[j])
+                if r != infinite:
+                    push(heap, r << 32 | i)
+            k = before[i]
+            if k >= 0:
+                ranks[k] = r = rank_of(tokens[k] << _SHIFT | made)
+                if r != infinite:
+                    push(heap, r << 32 | k)
+        return [t for t in tokens if t >= 0]
