@@ -31,3 +31,15 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 
 class EngineError(ToktierError, RuntimeError):
     """The engine asked for by name cannot run this tokenizer or this input."""
+
+
+class SessionError(ToktierError, RuntimeError):
+    """A session or a stored record that cannot be used, such as one that another process changed meanwhile."""
+
+
+class SessionClosedError(SessionError):
+    """A session that was closed, or dropped by its store, is used again."""
+
+
+class RecordError(SessionError, ValueError):
+    """A stored session that is truncated, damaged, of another version or of another tokenizer."""

@@ -1,0 +1,267 @@
+"""Text and token ends of a session as a list of immutable chunks.
+
+A chunk is a stretch of text between two places where the text may be cut, so its tokens are its own.  A change replaces
+the few chunks it touches; forks share the rest.  Nothing here joins or copies the whole text but `text()` and `ends()`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+CHARS = 4096  # a chunk aims at this many characters, and is split from twice as many
+
+
+class Measuring(Protocol):
+    """What is asked of a tokenizer here."""
+
+    def measure(self, text: str) -> int:
+        """UTF-8 bytes of the normalized text."""
+        ...
+
+
+class Chunk(NamedTuple):
+    """Some text and where its tokens end."""
+
+    text: str
+    ends: np.ndarray  # uint16 or uint32 [tokens]: exclusive end of each token, in normalized UTF-8 bytes from the chunk's start
+    n_bytes: int  # of the normalized text
+    given: bool = False  # ids came from the caller: they are not the text's own, and the chunk is not cut
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens."""
+        return len(self.ends)
+
+
+def make_chunk(text: str, ends: np.ndarray, n_bytes: int, given: bool = False) -> Chunk:
+    """A chunk with its ends as narrow as they can be."""
+    return Chunk(text, ends.astype(np.uint16 if n_bytes < 1 << 16 else np.uint32), n_bytes, given)
+
+
+def _held(chunk: Chunk) -> int:
+    """Bytes of memory of one chunk: the string as CPython stores it, the ends, 240 for the objects around them."""
+    return chunk.text.__sizeof__() + chunk.ends.nbytes + 240
+
+
+class ChunkList:
+    """Chunks in order, with the characters, tokens and bytes before each.
+
+    `at[row, k]` counts the characters (row 0), tokens (1) and bytes (2) before chunk k; column `len(chunks)` has the totals.
+    Appending costs the new columns; a change in the middle adds one number to those behind it, one for some 4,096 characters.
+    """
+
+    __slots__ = ("_at", "_held", "chunks", "n_given", "touched")
+
+    def __init__(self, chunks: list[Chunk] | None = None) -> None:
+        self.chunks: list[Chunk] = []
+        self._at = np.zeros((3, 16), np.int64)
+        self._held = 0  # bytes of the chunks themselves
+        self.n_given = 0
+        self.touched = 0
+        if chunks:
+            self.replace(0, 0, chunks)
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    @property
+    def n_chars(self) -> int:
+        """Characters of the text."""
+        return int(self._at[0, len(self.chunks)])
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all chunks."""
+        return int(self._at[1, len(self.chunks)])
+
+    @property
+    def n_bytes(self) -> int:
+        """UTF-8 bytes of the normalized text."""
+        return int(self._at[2, len(self.chunks)])
+
+    def before(self, k: int) -> tuple[int, int, int]:
+        """(characters, tokens, bytes) before chunk k."""
+        a, b, c = self._at[:, k].tolist()
+        return a, b, c
+
+    def find(self, char: int) -> int:
+        """The last chunk that starts at or before `char` (0 where there is none)."""
+        n = len(self.chunks)
+        if n and char >= self._at[0, n - 1]:  # the usual place of a change
+            return n - 1
+        return max(int(self._at[0, :n].searchsorted(char, "right")) - 1, 0)
+
+    def find_token(self, token: int) -> int:
+        """The last chunk whose first token is at or before `token`."""
+        n = len(self.chunks)
+        return max(int(self._at[1, :n].searchsorted(token, "right")) - 1, 0)
+
+    def reserve(self, more: int) -> None:
+        """Room for `more` chunks, so that `replace` only moves numbers."""
+        need = len(self.chunks) + more + 1
+        if need > self._at.shape[1]:
+            bigger = np.zeros((3, need + (need >> 1) + 16), np.int64)
+            bigger[:, : len(self.chunks) + 1] = self._at[:, : len(self.chunks) + 1]
+            self.touched += 3 * (len(self.chunks) + 1)
+            self._at = bigger
+
+    def replace(self, first: int, last: int, new: list[Chunk]) -> None:
+        """Put `new` in place of chunks[first:last]."""
+        self.reserve(len(new))
+        old, grown = len(self.chunks), len(self.chunks) + len(new) - (last - first)
+        sizes = np.array([[len(c.text) for c in new], [len(c.ends) for c in new], [c.n_bytes for c in new]], np.int64)
+        columns = self._at[:, first, None] + np.cumsum(sizes.reshape(3, -1), axis=1)
+        end = columns[:, -1] if len(new) else self._at[:, first]
+        tail = self._at[:, last : old + 1] + (end - self._at[:, last])[:, None]
+        self._at[:, first + 1 : first + 1 + len(new)] = columns
+        self._at[:, first + len(new) : grown + 1] = tail
+        self._held += sum(map(_held, new)) - sum(map(_held, self.chunks[first:last]))
+        self.n_given += sum(c.given for c in new) - sum(c.given for c in self.chunks[first:last])
+        self.chunks[first:last] = new
+        self.touched += 3 * (len(new) + tail.shape[1])
+
+    def fork(self) -> ChunkList:
+        """The same chunks in a list of its own."""
+        other = object.__new__(ChunkList)
+        other.chunks, other._at, other._held, other.touched = list(self.chunks), self._at.copy(), self._held, 0
+        other.n_given = self.n_given
+        return other
+
+    def floor(self, char: int, low: int) -> int:
+        """The end of the last chunk of given ids that ends in [low, char], else `low`."""
+        k = self.find(max(char - 1, 0)) if self.chunks else -1
+        while k >= 0:
+            end = int(self._at[0, k + 1])
+            if end <= low:
+                break
+            if self.chunks[k].given and end <= char:
+                return end
+            k -= 1
+        return low
+
+    def ceiling(self, char: int, high: int) -> int:
+        """The start of the first chunk of given ids that starts in [char, high], else `high`."""
+        k = self.find(char)
+        while k < len(self.chunks):
+            start = int(self._at[0, k])
+            if start >= high:
+                break
+            if self.chunks[k].given and start >= char:
+                return start
+            k += 1
+        return high
+
+    def locate(self, char: int, engine: Measuring) -> tuple[int, int]:
+        """(tokens, bytes) before a character: how many tokens end at or before it."""
+        if not self.chunks:
+            return 0, 0
+        k = self.find(char)
+        at, token, byte = self.before(k)
+        chunk = self.chunks[k]
+        if char - at >= len(chunk.text):
+            return token + chunk.n_tokens, byte + chunk.n_bytes
+        if char == at:
+            return token, byte
+        inside = engine.measure(chunk.text[: char - at])
+        return token + int(chunk.ends.searchsorted(inside, "right")), byte + inside
+
+    def ends_between(self, first: int, last: int) -> np.ndarray:
+        """int64[last - first]: exclusive byte ends of some tokens."""
+        if first >= last:
+            return np.zeros(0, np.int64)
+        k = self.find_token(first)
+        parts = []
+        while first < last:
+            _, token, byte = self.before(k)
+            ends = self.chunks[k].ends[first - token : last - token]
+            parts.append(ends + np.int64(byte))
+            first += len(ends)
+            k += 1
+        return np.concatenate(parts)
+
+    def slice(self, start: int, stop: int) -> str:
+        """Characters [start, stop)."""
+        if start >= stop:
+            return ""
+        k = self.find(start)
+        at = int(self._at[0, k])
+        chunk = self.chunks[k].text
+        if stop <= at + len(chunk):
+            return chunk[start - at : stop - at]
+        parts = [chunk[start - at :]]
+        at += len(chunk)
+        while at < stop:
+            k += 1
+            chunk = self.chunks[k].text
+            parts.append(chunk[: stop - at])
+            at += len(chunk)
+        return "".join(parts)
+
+    def text(self) -> str:
+        """The whole text, joined."""
+        return "".join([c.text for c in self.chunks])
+
+    def ends(self) -> np.ndarray:
+        """int64[tokens]: exclusive byte ends of all tokens in the normalized text."""
+        if not self.chunks:
+            return np.zeros(0, np.int64)
+        parts = [c.ends for c in self.chunks]
+        out = np.concatenate([np.zeros(0, np.int64), *parts])
+        counts = np.array([len(p) for p in parts])
+        return out + np.repeat(self._at[2, : len(parts)], counts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held (strings as CPython stores them)."""
+        return self._held + self._at.nbytes + 8 * len(self.chunks)
+
+    def common_prefix(self, new: str) -> int:
+        """Length of the common prefix of the text and `new`, at the speed of comparing memory."""
+        at = 0
+        for chunk in self.chunks:
+            text = chunk.text
+            piece = new[at : at + len(text)]
+            if piece != text:
+                return at + common_prefix(text, piece)
+            at += len(text)
+        return at
+
+    def common_suffix(self, new: str, limit: int) -> int:
+        """Length of the common suffix, at most `limit`."""
+        done = 0
+        for chunk in reversed(self.chunks):
+            text = chunk.text
+            take = min(len(text), limit - done)
+            if take <= 0:
+                break
+            a, b = text[len(text) - take :], new[len(new) - done - take : len(new) - done]
+            if a != b:
+                return done + common_suffix(a, b)
+            done += take
+        return done
+
+
+def common_prefix(a: str, b: str) -> int:
+    """Length of the common prefix of two strings: halving, each step one memory comparison."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def common_suffix(a: str, b: str) -> int:
+    """Length of the common suffix of two strings."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

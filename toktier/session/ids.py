@@ -1,0 +1,154 @@
+"""The ids of a session: one contiguous int32 array with a gap where the last change was (a gap buffer).
+
+An append writes behind the last id and moves nothing; repeated edits in one place move what lies between them.  A view
+handed out never changes under its holder: a write that would touch it copies the array first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+
+import numpy as np
+
+_ITEM = 4  # bytes of an int32
+_TYPE = np.dtype(np.int32).str
+
+
+class _Group:
+    """All leases of one array: alive as long as one of them is."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Lease:
+    """Owner of a view handed out: lives exactly as long as the view or anything derived from it."""
+
+    __slots__ = ("__array_interface__", "group", "keep")
+
+    def __init__(self, data: np.ndarray, base: int, length: int, group: _Group) -> None:
+        self.keep, self.group = data, group
+        pointer = (base, True)  # True: read-only
+        self.__array_interface__ = {"shape": (length,), "typestr": _TYPE, "data": pointer, "version": 3}
+
+
+class IdBuffer:
+    """Growable int32 array of ids with `splice` in time of the change.
+
+    `touched` counts the array elements written or moved so far; `copies` counts copies of the whole array that a view
+    still alive, or a fork, made necessary.
+    """
+
+    __slots__ = ("_base", "_data", "_gap", "_lease", "_leased", "_shared", "_size", "copies", "touched")
+
+    def __init__(self, ids: np.ndarray | None = None) -> None:
+        source = np.zeros(0, np.int32) if ids is None else np.asarray(ids, np.int32)
+        self._size = len(source)
+        self._data = np.empty(_capacity(self._size), np.int32)
+        self._base: int = self._data.ctypes.data
+        self._data[: self._size] = source
+        self._gap = self._size  # the gap is [_gap, _gap + capacity - size)
+        self._lease: weakref.ref[_Group] | None = None
+        self._leased = 0
+        self._shared = False
+        self.touched = self._size
+        self.copies = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array, its spare room included."""
+        return self._data.nbytes
+
+    def view(self) -> np.ndarray:
+        """int32[n], read-only, no copy; closes the gap first (one memmove of what lies behind it)."""
+        if self._size == 0:
+            empty = np.zeros(0, np.int32)
+            empty.flags.writeable = False
+            return empty
+        if self._gap != self._size:
+            self._own(0)
+            self._move_gap(self._size)
+        group = self._lease() if self._lease is not None else None
+        if group is None:
+            group = _Group()
+            self._lease, self._leased = weakref.ref(group), 0
+        self._leased = max(self._leased, self._size)
+        return np.asarray(_Lease(self._data, self._base, self._size, group))
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Copy of ids[start:stop]."""
+        gap, hole = self._gap, len(self._data) - self._size
+        if stop <= gap:
+            return self._data[start:stop].copy()
+        if start >= gap:
+            return self._data[start + hole : stop + hole].copy()
+        return np.concatenate([self._data[start:gap], self._data[gap + hole : stop + hole]])
+
+    def splice(self, start: int, removed: int, ids: np.ndarray) -> None:
+        """Replace ids[start:start+removed]; nothing changes where memory runs out."""
+        added = len(ids)
+        size = self._size - removed + added
+        if size > len(self._data):
+            self._grow(size)
+        else:
+            self._own(start)
+        if self._gap < start:
+            self._move_gap(start)
+        elif self._gap > start + removed:
+            self._move_gap(start + removed)
+        # now start <= gap <= start + removed: widen the gap over what is removed
+        self._gap = start
+        self._size -= removed
+        self._data[start : start + added] = ids
+        self._gap += added
+        self._size = size
+        self.touched += added
+
+    def fork(self) -> IdBuffer:
+        """A buffer over the same array; whoever writes first takes its own copy."""
+        other = object.__new__(IdBuffer)
+        other._data, other._base, other._gap, other._size = self._data, self._base, self._gap, self._size
+        other._lease, other._leased = None, 0
+        other._shared = self._shared = True
+        other.touched, other.copies = 0, 0
+        return other
+
+    def _is_leased(self) -> bool:
+        return self._lease is not None and self._lease() is not None
+
+    def _own(self, start: int) -> None:
+        """Copy the array where a write at `start` or behind it could be seen by somebody else."""
+        if self._shared or (self._leased > start and self._is_leased()):
+            self._grow(self._size)
+            self.copies += 1
+
+    def _grow(self, size: int) -> None:
+        """A fresh, larger array with the gap where it is."""
+        data = np.empty(_capacity(size), np.int32)
+        behind = self._size - self._gap
+        data[: self._gap] = self._data[: self._gap]
+        if behind:
+            data[len(data) - behind :] = self._data[len(self._data) - behind :]
+        self._data, self._base = data, data.ctypes.data
+        self._lease, self._leased, self._shared = None, 0, False
+        self.touched += self._size
+
+    def _move_gap(self, to: int) -> None:
+        gap, hole = self._gap, len(self._data) - self._size
+        if to != gap and hole:
+            base = self._base
+            if to < gap:
+                target, source, count = to + hole, to, gap - to
+            else:
+                target, source, count = gap, gap + hole, to - gap
+            ctypes.memmove(base + _ITEM * target, base + _ITEM * source, _ITEM * count)
+            self.touched += count
+        self._gap = to
+
+
+def _capacity(size: int) -> int:
+    """An eighth of spare room, so that growing costs a constant per id."""
+    return size + (size >> 3) + 64

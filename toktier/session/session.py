@@ -1,0 +1,418 @@
+"""Sessions: a text that changes, and its ids kept exact by tokenizing what the change can have touched."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InputError, InputTypeError, SessionClosedError
+from . import repair
+from .chunks import Chunk, ChunkList
+from .ids import IdBuffer
+from .repair import Splice, WindowEngine
+from .splice import Plan, build
+
+if TYPE_CHECKING:
+    from ..tokenizer import Tokenizer
+
+MODES = ("certified", "checked")
+
+
+class Patch(NamedTuple):
+    """How the ids changed: `new = old[:start] + ids + old[start + removed:]`.
+
+    start: tokens kept in front.  removed: tokens taken out behind them.  ids: int32[k], read-only, put in their place.
+    """
+
+    start: int
+    removed: int
+    ids: np.ndarray
+
+
+class Session:
+    """A text with its ids, changed in place; after every call the ids are those of a fresh encode of the text.
+
+    Made by `Tokenizer.session(text)`.  Safe from several threads: one call runs at a time, and each is all or nothing,
+    so an exception leaves the session as it was.
+
+    >>> import toktier
+    >>> session = toktier.load("o200k_base").session("the build pipe")
+    >>> patch = session.append("line")
+    >>> patch.start, patch.removed, patch.ids.tolist()
+    (2, 1, [27181])
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        text: str = "",
+        *,
+        special_tokens: str | None = None,
+        repair: str = "certified",
+        engine: str = "auto",
+        _windows: WindowEngine | None = None,
+    ) -> None:
+        if repair not in MODES:
+            raise InputError(f"repair={repair!r} is not known: use one of {', '.join(MODES)}")
+        _check_text("text", text)
+        if _windows is None:
+            from .window import windows
+
+            _windows = windows(tokenizer, special_tokens, engine)
+        self.tokenizer = tokenizer
+        self._engine = _windows
+        self._special_tokens = special_tokens
+        self._mode = repair
+        self._lock = threading.RLock()
+        self._closed = False
+        self._on_change: Callable[[Session, Patch], None] | None = None
+        self._ends: np.ndarray | None = None
+        self._canonical: bool | None = None
+        self._ids = IdBuffer()
+        self._chunks = ChunkList()
+        self._last: dict[str, Any] = {}
+        self._counts = {"calls": 0, "certified": 0, "checked": 0, "full": 0, "widened": 0, "chars": 0, "window_chars": 0}
+        self.last_patch = Patch(0, 0, _empty())
+        if text:
+            self._change(0, 0, text)
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    def append(self, text: str) -> Patch:
+        """Add `text` at the end.
+
+        Raises:
+          InputTypeError: text is not a str.  SpecialTokenError, InputError: as the tokenizer's encode.
+          SessionClosedError: `close` was called.
+        """
+        with self._lock:
+            n = self._chunks.n_chars
+            return self._edit(n, n, text)
+
+    def edit(self, start: int, stop: int, text: str) -> Patch:
+        """Replace the characters [start, stop) by `text`.
+
+        Raises:
+          InputError: not 0 <= start <= stop <= len(session.text).
+        """
+        with self._lock:
+            n = self._chunks.n_chars
+            start, stop = _offset("start", start, 0, n), _offset("stop", stop, 0, n)
+            if stop < start:
+                raise InputError(f"stop={stop} lies before start={start}: give the range as start <= stop")
+            return self._edit(start, stop, text)
+
+    def truncate(self, chars: int) -> Patch:
+        """Keep the first `chars` characters: a conversation rolled back."""
+        with self._lock:
+            n = self._chunks.n_chars
+            return self._edit(_offset("chars", chars, 0, n), n, "")
+
+    def update(self, text: str) -> Patch:
+        """Make `text` the session's text; what it has in common with the old one, in front and behind, is found here."""
+        with self._lock:
+            self._open()
+            _check_text("text", text)
+            front = self._chunks.common_prefix(text)
+            behind = self._chunks.common_suffix(text, min(self._chunks.n_chars, len(text)) - front)
+            return self._edit(front, self._chunks.n_chars - behind, text[front : len(text) - behind])
+
+    def extend_ids(self, ids: Iterable[int] | np.ndarray) -> Patch:
+        """Add ids as they are, such as those a model generated; their text is not tokenized again.
+
+        Text appended later is encoded behind them on its own, as if a text began there.  Where a change cuts one of
+        them apart, that token becomes text again; the others stay.
+
+        Raises:
+          InputError: an id that the tokenizer does not have, by position and value.
+          InputTypeError: not a sequence of integers.
+        """
+        with self._lock:
+            self._open()
+            from .given import given_chunks
+
+            array, chunks = given_chunks(self._engine, ids)
+            at = len(self._ids)
+            self._commit(at, 0, array, len(self._chunks), len(self._chunks), chunks)
+            self._note("given", 0, 0, 0)
+            return self._done(Patch(at, 0, _frozen(array)))
+
+    def retokenize(self) -> Patch:
+        """Encode the whole text afresh, ids given by the caller included: afterwards `canonical` is True."""
+        with self._lock:
+            self._open()
+            text = self._chunks.text()
+            old = self._ids.read(0, len(self._ids))
+            encoded = self._engine.encode(text)
+            chunks = build(self._engine, text, encoded)
+            self._commit(0, len(old), encoded.ids, 0, len(self._chunks), chunks)
+            self._note("full", len(text), len(text), 0)
+            return self._done(_minimal(0, old, encoded.ids))
+
+    def fork(self) -> Session:
+        """A second session with the same text and ids; both share memory until they differ."""
+        with self._lock:
+            self._open()
+            other = object.__new__(Session)
+            other.__dict__.update(self.__dict__)
+            other._lock = threading.RLock()
+            other._ids, other._chunks = self._ids.fork(), self._chunks.fork()
+            other._counts, other._last = dict.fromkeys(self._counts, 0), {}
+            other._on_change = None
+            return other
+
+    def close(self) -> None:
+        """Give the memory back; later calls raise SessionClosedError."""
+        with self._lock:
+            self._closed = True
+            self._ids, self._chunks, self._ends = IdBuffer(), ChunkList(), None
+
+    # -- what it holds ---------------------------------------------------------------------------------------------
+
+    @property
+    def ids(self) -> np.ndarray:
+        """int32[n], read-only, no copy.
+
+        The view stays as it is while the session goes on.  A change of what it shows costs one copy of the ids (4 bytes
+        a token) as long as it is alive, so drop it, or copy the part you keep, before the next change.
+        """
+        with self._lock:
+            self._open()
+            return self._ids.view()
+
+    @property
+    def ends(self) -> np.ndarray:
+        """int64[n], read-only: exclusive ends of the tokens in the normalized text, in UTF-8 bytes.
+
+        Built when asked for (8 bytes a token) and kept until the next change.
+        """
+        with self._lock:
+            self._open()
+            if self._ends is None:
+                ends = self._chunks.ends()
+                ends.flags.writeable = False
+                self._ends = ends
+            return self._ends
+
+    @property
+    def text(self) -> str:
+        """The text, joined when asked for."""
+        with self._lock:
+            self._open()
+            return self._chunks.text()
+
+    @property
+    def canonical(self) -> bool:
+        """Are the ids what a fresh encode of the text gives?  Always, but for ids given by the caller.
+
+        With given ids the first look after a change encodes the whole text.
+        """
+        with self._lock:
+            self._open()
+            if not self._chunks.n_given:
+                return True
+            if self._canonical is None:
+                fresh = self._engine.encode(self._chunks.text()).ids
+                self._canonical = bool(np.array_equal(fresh, self._ids.read(0, len(self._ids))))
+            return self._canonical
+
+    @property
+    def special_tokens(self) -> str | None:
+        """What becomes of special tokens in the text; None is the reference's own default."""
+        return self._special_tokens
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held: text, ids, ends and their containers (forks count what they share, too)."""
+        with self._lock:
+            return self._ids.nbytes + self._chunks.nbytes + (0 if self._ends is None else self._ends.nbytes) + 1024
+
+    @property
+    def closed(self) -> bool:
+        """Was `close` called?"""
+        return self._closed
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        return len(self._ids)
+
+    @property
+    def n_chars(self) -> int:
+        """Number of characters."""
+        return self._chunks.n_chars
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.n_chars} characters, {len(self)} tokens"
+        return f"<Session of {getattr(self.tokenizer, 'name', '?')}: {state}>"
+
+    def token_at(self, char: int) -> int:
+        """Index of the token that holds the character at offset `char`.
+
+        With a normalizer: of the token that holds the beginning of what the character became.
+
+        Raises:
+          InputError: not 0 <= char < len(session.text).
+        """
+        with self._lock:
+            self._open()
+            char = _offset("char", char, 0, self._chunks.n_chars - 1)
+            k = self._chunks.find(char)
+            at, token, _ = self._chunks.before(k)
+            chunk = self._chunks.chunks[k]
+            inside = char - at
+            while inside and not self._engine.rules.steady(chunk.text[inside]):
+                inside -= 1
+            byte = self._engine.measure(chunk.text[:inside])
+            return token + min(int(chunk.ends.searchsorted(byte, "right")), max(chunk.n_tokens - 1, 0))
+
+    def explain(self) -> dict[str, Any]:
+        """How the last change was made and what all of them cost.
+
+        `last`: path (certified, checked, full, given), window (its characters), cut (characters kept in front and behind),
+        widened (doublings), touched (array elements read or written).  `counts`: sums over all calls.  `why_full`: the
+        reason where this tokenizer's sessions encode the whole text each time.
+        """
+        with self._lock:
+            return {
+                "repair": self._mode,
+                "last": dict(self._last),
+                "counts": dict(self._counts),
+                "copies": self._ids.copies,
+                "why_full": getattr(self._engine, "reason", "")
+                or ("" if self._engine.rules.possible else "no place of a text is certified as a cut"),
+            }
+
+    def to_bytes(self) -> bytes:
+        """The session as one record: versioned, checksummed, bound to the tokenizer by its digest."""
+        from .record import pack
+
+        with self._lock:
+            self._open()
+            return pack(self)
+
+    @classmethod
+    def from_bytes(cls, tokenizer: Tokenizer, data: bytes) -> Session:
+        """The session that `to_bytes` wrote.
+
+        Raises:
+          InputError: a record that is truncated, damaged, of another version or of another tokenizer.
+        """
+        from .record import unpack
+
+        return unpack(tokenizer, data)
+
+    @classmethod
+    def from_ids(cls, tokenizer: Tokenizer, ids: Iterable[int] | np.ndarray, **options: Any) -> Session:
+        """A session that begins with ids given by a model: they stay as they are (`extend_ids`)."""
+        session = cls(tokenizer, "", **options)
+        session.extend_ids(ids)
+        return session
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._closed:
+            raise SessionClosedError("the session is closed: open a new one with tokenizer.session(text)")
+
+    def _edit(self, start: int, stop: int, text: str) -> Patch:
+        self._open()
+        _check_text("text", text)
+        if start == stop and not text:
+            self._note("none", 0, 0, 0)
+            return self._done(Patch(self._chunks.locate(start, self._engine)[0], 0, _empty()))
+        if self._chunks.n_given:
+            from .given import around
+
+            start, stop, text = around(self, start, stop, text)
+            if start == stop and not text:
+                return self._done(Patch(self._chunks.locate(start, self._engine)[0], 0, _empty()))
+        return self._done(self._change(start, stop, text))
+
+    def _change(self, start: int, stop: int, text: str) -> Patch:
+        """Replace characters that cut no given id apart."""
+        chunks, engine = self._chunks, self._engine
+        before = self._ids.touched + chunks.touched
+        change = repair.describe(chunks, start, stop, text)
+        if self._mode == "checked" and engine.rules.possible:
+            splice = repair.checked(chunks, engine, change, self._ids.view())
+        else:
+            splice = repair.certified(chunks, engine, change)
+        plan = Plan(chunks, engine, splice)
+        ids = splice.encoded.ids
+        old = self._ids.read(plan.token, plan.token + plan.removed)
+        patch = _minimal(plan.token, old, ids)
+        self._commit(patch.start, patch.removed, patch.ids, plan.first, plan.last, plan.new)
+        self._note(splice.path, len(splice.window), stop - start + len(text), splice.widened)
+        rewritten = sum(len(c.ends) for c in plan.new)
+        self._last["cut"] = (splice.c1, chunks.n_chars - splice.c1 - len(splice.window))
+        self._last["touched"] = self._ids.touched + chunks.touched - before + rewritten + len(old) + len(splice.window)
+        return patch
+
+    def _commit(self, token: int, removed: int, ids: np.ndarray, first: int, last: int, new: list[Chunk]) -> None:
+        """Change ids and chunks together, or neither."""
+        old = self._ids.read(token, token + removed)
+        self._chunks.reserve(len(new))
+        try:
+            self._ids.splice(token, removed, ids)
+            self._chunks.replace(first, last, new)
+        except BaseException:
+            if len(self._ids) != self._chunks.n_tokens:
+                self._ids.splice(token, len(ids), old)
+            raise
+        self._ends = self._canonical = None
+
+    def _note(self, path: str, window: int, chars: int, widened: int) -> None:
+        counts = self._counts
+        counts["calls"] += 1
+        counts["widened"] += widened
+        counts["chars"] += chars
+        counts["window_chars"] += window
+        if path in counts:
+            counts[path] += 1
+        self._last = {"path": path, "window": window, "widened": widened}
+
+    def _done(self, patch: Patch) -> Patch:
+        self.last_patch = patch
+        if self._on_change is not None:
+            self._on_change(self, patch)
+        return patch
+
+
+def _check_text(name: str, text: Any) -> None:
+    if not isinstance(text, str):
+        raise InputTypeError(f"{name} must be a str, not {type(text).__name__}: decode bytes before, pass '' for nothing")
+
+
+def _offset(name: str, value: Any, low: int, high: int) -> int:
+    try:
+        at = value.__index__()
+    except (AttributeError, TypeError):
+        raise InputTypeError(f"{name} must be an int, not {type(value).__name__}: a character offset") from None
+    if not low <= at <= high:
+        inside = f"{low} to {high}" if high >= low else "none: the session is empty"
+        raise InputError(f"{name}={at} lies outside the text: character offsets here are {inside}")
+    return at
+
+
+def _empty() -> np.ndarray:
+    return _frozen(np.zeros(0, np.int32))
+
+
+def _frozen(ids: np.ndarray) -> np.ndarray:
+    ids = np.asarray(ids, np.int32)
+    ids.flags.writeable = False
+    return ids
+
+
+def _minimal(start: int, old: np.ndarray, new: np.ndarray) -> Patch:
+    """The patch from old to new ids without what both begin and end with."""
+    n = min(len(old), len(new))
+    differ = np.flatnonzero(old[:n] != new[:n])
+    front = int(differ[0]) if len(differ) else n
+    rest = n - front
+    differ = np.flatnonzero(old[len(old) - rest :][::-1] != new[len(new) - rest :][::-1]) if rest else differ[:0]
+    behind = int(differ[0]) if len(differ) else rest
+    return Patch(start + front, len(old) - front - behind, _frozen(new[front : len(new) - behind].copy()))
