@@ -8,8 +8,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Compiled programs are kept between runs (a directory that git ignores); a caller's own choice wins.
+# Compiled programs and derived tables are kept between runs (a directory that git ignores); a caller's choice wins.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
+os.environ.setdefault("TOKTIER_CACHE", str(ROOT / ".jax_cache" / "toktier"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

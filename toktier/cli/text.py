@@ -7,16 +7,37 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from tqdm import tqdm
 
 from toktier.errors import InputError
 
+if TYPE_CHECKING:
+    from toktier.tokenizer import Tokenizer
+
 BLOCK = 1 << 23  # bytes read at a time, and about what one encode call is given of a large file
 
 Cut = Callable[[str], int]
 """Where a text may be cut: characters in front of the last certified cut, 0 where there is none."""
+
+
+def certified_cut(tokenizer: Tokenizer) -> Cut | None:
+    """The cut finder of a tokenizer, None where the whole text must be encoded at once."""
+    from toktier.session.cuts import CutRules
+
+    core = tokenizer.core
+    if core.reason:
+        return None
+    rules = CutRules(core.tables.pretok, tokenizer.spec.added, tokenizer.spec.normalizer)
+    if not rules.possible:
+        return None
+
+    def last(text: str) -> int:
+        # the rules look at up to two characters behind the cut, and those must have arrived
+        return max(rules.last(text, len(text) - 2), 0)
+
+    return last
 
 
 def label(path: str) -> str:
@@ -68,16 +89,19 @@ def decoded(handle: BinaryIO, name: str, errors: str, bar: tqdm) -> Iterator[str
 def chunks(path: str, errors: str, cut: Cut | None, bar: tqdm) -> Iterator[str]:
     """The text of one input in chunks that may be encoded apart: one chunk where `cut` is None, none for no text."""
     with opened(path) as handle:
-        rest: list[str] = []
+        waiting: list[str] = []  # text in front of which a cut was made, or the text begins
+        tail = ""  # its last two characters: the only places in it that were not tried yet
         for text in decoded(handle, label(path), errors, bar):
-            rest.append(text)
-            if cut is None or len(text) < 2:
+            waiting.append(text)
+            if cut is None:
                 continue
-            joined = "".join(rest)
-            at = cut(joined)
+            around = tail + text
+            at = cut(around) if len(around) > 2 else 0
             if at > 0:
-                yield joined[:at]
-                joined = joined[at:]
-            rest = [joined]
-        if last := "".join(rest):
-            yield last
+                whole = "".join(waiting)
+                at += len(whole) - len(around)
+                yield whole[:at]
+                waiting = [whole[at:]]
+            tail = around[-2:]
+        if rest := "".join(waiting):
+            yield rest
