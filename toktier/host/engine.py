@@ -22,7 +22,8 @@ from toktier.pretok.host_scan import piece_bounds
 from toktier.pretok.tables import PretokTables
 
 _SLAB = 1 << 17  # pieces held as Python objects at a time
-_FEW = 2048  # bytes of pieces to merge; from here on NumPy rounds beat plain Python
+_MANY = 1 << 14  # pieces of one call for which a copy of the cache pays
+_FEW = 3072  # bytes of pieces to merge; from here on NumPy rounds beat plain Python
 
 
 class Tables(Protocol):
@@ -85,7 +86,9 @@ class HostEngine:
         except KeyError:
             pass
         found = self._work_out(set(pieces).difference(known))
-        return [known.get(p) or found[p] for p in pieces]
+        if len(pieces) < _MANY:
+            return [known.get(p) or found[p] for p in pieces]
+        return list(map((known | found).__getitem__, pieces))
 
     def _packed(self, data: bytes, starts: np.ndarray, ends: np.ndarray) -> bytes:
         pieces = [data[i:j] for i, j in zip(starts.tolist(), ends.tolist(), strict=True)]

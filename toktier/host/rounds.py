@@ -5,7 +5,7 @@ where a piece ends.  Per token the array holds `rank` (of the pair with its righ
 (lowest rank of any pair with the token on its left, on its right); the sentinel takes part in no pair.
 
 A round merges each local minimum, or run of equal pairs, that is orderly and out of reach from both sides
-(docs/merges.md, sections 2 and 3).  A piece without one merges its lowest rank (section 4), so that each makes progress.
+(docs/merges.md, sections 2 and 3).  A piece without one merges its lowest rank (section 4), so each makes progress.
 Finished pieces leave.  Where rounds stop paying, be it that little is left or that one long piece's merges hang on each
 other, the rest is merged in plain Python: any state on the way has the same result.
 """
@@ -17,18 +17,17 @@ from typing import NamedTuple
 import numpy as np
 
 from toktier.bpe import perfect_hash
+from toktier.bpe.char_start import AFTER_ASCII, AFTER_MULTI, AT_HEAD, TOKEN_MASK
 from toktier.bpe.tables import BpeTables
 from toktier.host.short import PieceMerger
 
-BLOCK = 1 << 15  # tokens worked on together: some arrays of this length stay in the second-level cache
+BLOCK = 1 << 17  # bytes worked on together: bounds memory; below 1 << 16 the calls themselves begin to count
 _DEPTH = 2  # neighbours looked at on either side
 _PAD = _DEPTH + 2  # sentinels at the ends of the array
 _THIN = 8  # a round that merges less than one token in so many looks for pieces without a safe merge
-_SLOW = 64  # and one that merges less than one in so many is not worth its passes
+_SLOW = 32  # and one that merges less than one in so many is not worth its passes
 _SMALL = 512  # nor is any round below this many tokens
 _WIDE = 0xC2  # the first byte of a character of several bytes
-_TOKEN = np.int32((1 << 20) - 1)
-_AFTER_ASCII, _AFTER_MULTI, _AT_HEAD = np.int32(1 << 20), np.int32(1 << 21), np.int32(1 << 22)
 
 
 class _State(NamedTuple):
@@ -107,9 +106,9 @@ class RoundMerger:
         point = np.where(lead < 0xE0, two, np.where(lead < 0xF0, three, (lead & 7) << 18 | b1 << 12 | b2 << 6 | b3))
         start = t.char_start[t.char_block[point >> 8].astype(np.int32) << 8 | point & 255]
         before = data[wide - 1]
-        need = np.where(before == 0xFF, _AT_HEAD, np.where(before < 0x80, _AFTER_ASCII, _AFTER_MULTI))
-        use = (start & need) != 0
-        at, start = wide[use], start[use] & _TOKEN
+        need = np.where(before == 0xFF, AT_HEAD, np.where(before < 0x80, AFTER_ASCII, AFTER_MULTI))
+        use = (start & need.astype(np.int32)) != 0
+        at, start = wide[use], start[use] & np.int32(TOKEN_MASK)
         token[at] = start
         keep = np.ones(len(data), bool)
         length = t.token_length[start]

@@ -8,6 +8,7 @@ import itertools
 
 import numpy as np
 
+from toktier.bpe.char_start import AFTER_ASCII, AFTER_MULTI, AT_HEAD, TOKEN_MASK
 from toktier.bpe.tables import BpeTables
 
 SHORT = 96  # tokens; up to here a scan of a list for its minimum beats a heap
@@ -28,7 +29,7 @@ class PairRanks(dict):
         self.infinite = len(tables.product)
         pairs = tables.pairs.astype(np.int64)
         self._sorted = np.sort((pairs[:, 0] << _SHIFT | pairs[:, 1]) << _SHIFT | np.arange(len(pairs)))
-        self._view = memoryview(self._sorted)
+        self._view = self._sorted.data
         self._complete = False
 
     def __missing__(self, pair: int) -> int:
@@ -49,14 +50,32 @@ class PieceMerger:
 
     def __init__(self, tables: BpeTables):
         self._ranks = PairRanks(tables)
-        self._product = memoryview(np.ascontiguousarray(tables.product))
+        self._product = np.ascontiguousarray(tables.product).data
         self._infinite = len(tables.product)
         self._byte_token = tables.byte_token.tolist()
+        self._char_block = np.ascontiguousarray(tables.char_block).data
+        self._char_start = np.ascontiguousarray(tables.char_start).data
 
     def encode(self, piece: bytes) -> list[int]:
-        """Ids of a piece by its merges (whether it is a token as a whole is the caller's question)."""
+        """Ids of a piece (UTF-8) by its merges; whether it is a token as a whole is the caller's question."""
         byte_token = self._byte_token
-        return self.merge([byte_token[b] for b in piece])
+        if piece.isascii():
+            return self.merge([byte_token[b] for b in piece])
+        tokens: list[int] = []
+        block, start, need = self._char_block, self._char_start, AT_HEAD
+        for char in piece.decode():
+            point = ord(char)
+            if point < 0x80:
+                tokens.append(byte_token[point])
+                need = AFTER_ASCII
+            else:
+                found = start[block[point >> 8] << 8 | point & 255]
+                if found & need:  # the character may be started from in this place
+                    tokens.append(found & TOKEN_MASK)
+                else:
+                    tokens += [byte_token[b] for b in char.encode()]
+                need = AFTER_MULTI
+        return self.merge(tokens)
 
     def merge(self, tokens: list[int]) -> list[int]:
         """Merge until no two neighbours may; `tokens` is used up."""

@@ -1,0 +1,297 @@
+"""The host engine: list, heap and rounds equal the twin; ids and ends are right; the cache changes nothing."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import random
+import threading
+from typing import NamedTuple
+
+import families
+import numpy as np
+import pytest
+import small_bpe
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toktier.bpe import tables, twin
+from toktier.host import HostEngine, engine
+from toktier.host.whole import find_whole
+
+NASTY = (
+    "aab'ıſ \t\n\r0123456789.,;-_=#\u00a0\u3000éèß中文字符測試的一한글かなคนกิ่हिन्दी"
+    "\u0301\u0302\u0345\u200d👩🏽🙂\U0001f1e9\x00\x7f\u0080"
+)
+
+
+class Tables(NamedTuple):
+    pretok: object
+    bpe: tables.BpeTables
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    """The spec of a real rank vocabulary, its tables and its reference encoding."""
+    spec = small_bpe.make_spec({token: i for i, token in enumerate(families.ranks())})
+    return spec, tables.build(spec), families.encoding("o200k")
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """Let the engine cut a buffer where the test says: at every place in `bounds` (starts, ends)."""
+    bounds = {}
+    monkeypatch.setattr(engine, "piece_bounds", lambda pretok, buffer: bounds[buffer.tobytes()])
+    return bounds
+
+
+def unpack(packed: list[bytes]) -> list[list[int]]:
+    return [np.frombuffer(p, np.int32).tolist() for p in packed]
+
+
+def reference(encoding, piece: bytes) -> list[int]:
+    """The ids of one piece, whatever the pattern would make of it."""
+    return encoding._core_bpe.encode_single_piece(piece)
+
+
+# ---- merges ----
+
+
+def check_all_ways(spec, pieces):
+    """List, heap, rounds and the whole engine against the definition."""
+    host = HostEngine(Tables(None, tables.build(spec)))
+    rule = twin._vocabulary(spec).rule
+    byte_token = host.tables.bpe.byte_token
+    starts = [[int(byte_token[b]) for b in piece] for piece in pieces]
+    want = [twin.merge(tokens, rule) for tokens in starts]
+    assert [host._single.encode(p) for p in pieces] == want
+    assert [host._single._merge_list(list(t)) for t in starts] == want
+    assert [host._single._merge_heap(list(t)) for t in starts] == want
+    assert [ids.tolist() for ids in host._rounds.encode(pieces)] == want
+    want = [twin.encode_piece(spec, p) for p in pieces]
+    assert unpack(host.encode_pieces(pieces)) == want
+    assert unpack(host.encode_pieces(pieces)) == want
+
+
+@pytest.mark.parametrize("make", [small_bpe.random_listed, small_bpe.random_ranks])
+def test_every_way_of_merging_equals_the_definition_on_random_tables(make):
+    rng = random.Random(11)
+    for _ in range(12):
+        check_all_ways(make(rng), [small_bpe.random_piece(rng, longest=30) for _ in range(250)])
+
+
+@pytest.mark.parametrize("make", [small_bpe.random_listed, small_bpe.random_ranks])
+def test_characters_of_several_bytes_on_random_tables(make):
+    """The alphabet are bytes that make up a few characters, so that merges cross the edges of characters too."""
+    rng = random.Random(12)
+    for _ in range(12):
+        spec = (
+            make(rng, "aé—".encode() + b"\xa8", merges=40)
+            if make is small_bpe.random_listed
+            else make(rng, "aéè—".encode())
+        )
+        pieces = ["".join(rng.choices("aéè—", k=rng.randint(1, 12))).encode() for _ in range(250)]
+        check_all_ways(spec, pieces)
+
+
+def test_rounds_hand_over_to_the_heap_in_the_middle(monkeypatch):
+    """Whatever has been merged when rounds stop paying, the result is the same."""
+    from toktier.host import rounds
+
+    monkeypatch.setattr(rounds, "_SMALL", 0)
+    rng = random.Random(13)
+    for slow in (1, 8, 10**9):
+        monkeypatch.setattr(rounds, "_SLOW", slow)
+        monkeypatch.setattr(rounds, "_THIN", rng.choice([1, 10**9]))
+        for _ in range(4):
+            spec = small_bpe.random_spec(rng)
+            check_all_ways(spec, [small_bpe.random_piece(rng, longest=150) for _ in range(25)])
+
+
+@given(st.lists(st.text(st.sampled_from(NASTY) | st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
+def test_pieces_equal_the_reference(vocabulary, texts):
+    spec, bpe, encoding = vocabulary
+    pieces = [t.encode() for t in texts]
+    host = HostEngine(Tables(None, bpe))
+    want = [reference(encoding, p) for p in pieces]
+    assert unpack(host.encode_pieces(pieces)) == want == [twin.encode_piece(spec, p) for p in pieces]
+    rest = [p for p, token in zip(pieces, find_whole(bpe, pieces), strict=True) if token < 0]
+    assert [ids.tolist() for ids in host._rounds.encode(rest)] == [reference(encoding, p) for p in rest]
+
+
+def test_single_code_points_equal_the_reference(vocabulary):
+    _, bpe, encoding = vocabulary
+    host = HostEngine(Tables(None, bpe))
+    points = [c for c in itertools.chain(range(0x3000), range(0x3000, 0x110000, 37)) if not 0xD800 <= c < 0xE000]
+    for frame in ("{0}", "a{0}{0}", " {0}é"):  # at the head, behind ASCII, behind a character of several bytes
+        pieces = [frame.format(chr(c)).encode() for c in points]
+        want = [reference(encoding, p) for p in pieces]
+        assert unpack(host.encode_pieces(pieces)) == want
+        assert [host._single.encode(p) for p in pieces[::11]] == [
+            ids.tolist() for ids in host._rounds.encode(pieces[::11])
+        ]
+
+
+def test_every_token_is_found_as_a_whole_and_nothing_else(vocabulary):
+    spec, bpe, _ = vocabulary
+    tokens = [t for t in range(spec.n_ids) if bpe.whole[t]]
+    pieces = [spec.token_bytes(t) for t in tokens]
+    assert find_whole(bpe, pieces).tolist() == tokens
+    known = set(pieces)
+    others = (
+        [p + b"\0" for p in pieces[::7]]
+        + [b"\0" + p for p in pieces[::7]]
+        + [p[:-1] for p in pieces[::5] if len(p) > 1]
+    )
+    others += [a + b for a, b in zip(pieces[-400:], pieces[-800:], strict=False)]
+    others = [p for p in others if p not in known]
+    assert (find_whole(bpe, others) == -1).all()
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a" * 50_000,
+        " " * 50_001,
+        "\n" * 30_000,
+        "0123456789" * 4_000,
+        "\u0301" * 20_000,
+        "\u0301\u0302" * 15_000,
+        "中文字符测試" * 3_000,
+        "".join(random.Random(1).choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", k=60_000)),
+    ],
+    ids=["letter", "space", "newline", "digits", "mark", "two marks", "han", "base64"],
+)
+def test_long_pieces_equal_the_reference(vocabulary, piece):
+    _, bpe, encoding = vocabulary
+    host = HostEngine(Tables(None, bpe))
+    want = reference(encoding, piece.encode())
+    assert unpack(host.encode_pieces([piece.encode()])) == [want]
+    assert host._single.encode(piece[:5000].encode()) == reference(encoding, piece[:5000].encode())
+    assert len(host.cache) == 0  # too long to keep
+
+
+# ---- buffers ----
+
+
+def random_buffer(rng, texts):
+    """A buffer of pieces with boundaries and dropped bytes between them, and where its pieces are."""
+    data, starts, ends = b"", [], []
+    for _ in range(rng.randint(0, 60)):
+        data += rng.choice([b"", b"", b"", b"\xff", b"\xff\xff", b" ", b"  "])
+        text = rng.choice(texts)
+        i = rng.randrange(len(text))
+        starts.append(len(data))
+        data += text[i : i + rng.randint(1, 12)].encode()
+        ends.append(len(data))
+    data += rng.choice([b"", b"\xff" * 5])
+    return data, np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def test_ids_and_ends_of_buffers_with_holes(vocabulary, corpus, cut):
+    _, bpe, encoding = vocabulary
+    rng = random.Random(14)
+    host = HostEngine(Tables(None, bpe))
+    for _ in range(300):
+        data, starts, ends = random_buffer(rng, list(corpus.values()))
+        cut[data] = starts, ends
+        want_ids, want_ends = [], []
+        for i, j in zip(starts.tolist(), ends.tolist(), strict=True):
+            ids = reference(encoding, data[i:j])
+            want_ids += ids
+            want_ends += list(
+                itertools.accumulate((len(encoding.decode_single_token_bytes(t)) for t in ids), initial=i)
+            )[1:]
+        for buffer in (data, np.frombuffer(data, np.uint8)):
+            got = host.encode_buffer(buffer)
+            assert (got.ids.dtype, got.ends.dtype) == (np.int32, np.int64)
+            assert got.ids.tolist() == want_ids
+            assert got.ends.tolist() == want_ends
+        assert host.piece_marks(data).tolist() == starts.tolist()
+
+
+def test_slabs_change_nothing(vocabulary, corpus, cut, monkeypatch):
+    _, bpe, _ = vocabulary
+    rng = random.Random(15)
+    data, starts, ends = random_buffer(rng, list(corpus.values()))
+    cut[data] = starts, ends
+    want = HostEngine(Tables(None, bpe)).encode_buffer(data)
+    monkeypatch.setattr(engine, "_SLAB", 3)
+    monkeypatch.setattr(engine, "_MANY", 2)
+    monkeypatch.setattr(engine, "_FEW", 0)
+    got = HostEngine(Tables(None, bpe)).encode_buffer(data)
+    assert got.ids.tolist() == want.ids.tolist()
+    assert got.ends.tolist() == want.ends.tolist()
+
+
+# ---- the cache ----
+
+
+def words(corpus, rng, n=400):
+    text = "".join(corpus.values())
+    return [text[i : i + rng.randint(1, 70)].encode() for i in (rng.randrange(len(text) - 70) for _ in range(n))]
+
+
+def test_the_cache_is_bounded_and_changes_no_result(vocabulary, corpus):
+    """Tiny, usual, and full of other texts: the same ids."""
+    _, bpe, encoding = vocabulary
+    rng = random.Random(16)
+    usual, tiny, none = (HostEngine(Tables(None, bpe), cache_entries=n) for n in (1 << 16, 7, 0))
+    for _ in range(25):
+        pieces = words(corpus, rng, rng.choice([1, 5, 60]))
+        want = [reference(encoding, p) for p in pieces]
+        for host, most in ((usual, 1 << 17), (tiny, 14), (none, 0)):
+            assert unpack(host.encode_pieces(pieces)) == want
+            assert len(host.cache) <= most
+    assert len(tiny.cache) > 0
+
+
+def test_pieces_in_use_survive_a_full_cache(vocabulary):
+    _, bpe, _ = vocabulary
+    host = HostEngine(Tables(None, bpe), cache_entries=8)
+    for k in range(40):
+        host.encode_pieces([b"kept", b"%d" % k])
+        assert b"kept" in host.cache.young or b"kept" in host.cache.recall([b"kept"])
+
+
+def test_threads_share_an_engine(vocabulary, corpus):
+    _, bpe, encoding = vocabulary
+    rng = random.Random(17)
+    host = HostEngine(Tables(None, bpe), cache_entries=50)
+    work = [words(corpus, rng) for _ in range(8)]
+    want = [[reference(encoding, p) for p in pieces] for pieces in work]
+    got: list = [None] * len(work)
+
+    def run(k):
+        got[k] = [unpack(host.encode_pieces(work[k])) for _ in range(5)]
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(len(work))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(result == want[k] for k, results in enumerate(got) for result in results)
+
+
+def test_an_engine_survives_pickling(vocabulary, corpus):
+    _, bpe, _ = vocabulary
+    host = HostEngine(Tables(None, bpe), cache_entries=5)
+    pieces = words(corpus, random.Random(18), 50)
+    want = host.encode_pieces(pieces)
+    again = pickle.loads(pickle.dumps(host))
+    assert again.cache.entries == 5
+    assert again.encode_pieces(pieces) == want
+
+
+def test_the_pair_dictionary_gives_the_same_before_and_after_it_is_complete(vocabulary):
+    from toktier.host.short import PairRanks
+
+    _, bpe, _ = vocabulary
+    rank_of = {(a << 20 | b): r for r, (a, b) in enumerate(bpe.pairs.tolist())}
+    rng = random.Random(19)
+    absent = [rng.randrange(bpe.n_ids) << 20 | rng.randrange(bpe.n_ids) for _ in range(3000)]
+    pairs = absent + list(rank_of)
+    rng.shuffle(pairs)
+    ranks = PairRanks(bpe)
+    for _ in range(2):
+        assert [ranks[p] for p in pairs] == [rank_of.get(p, len(rank_of)) for p in pairs]
