@@ -25,7 +25,9 @@ class Chunk(NamedTuple):
     """Some text and where its tokens end."""
 
     text: str
-    ends: np.ndarray  # uint16 or uint32 [tokens]: exclusive end of each token, in normalized UTF-8 bytes from the chunk's start
+    ends: (
+        np.ndarray
+    )  # uint16 or uint32 [tokens]: exclusive end of each token, in normalized UTF-8 bytes from the chunk's start
     n_bytes: int  # of the normalized text
     given: bool = False  # ids came from the caller: they are not the text's own, and the chunk is not cut
 

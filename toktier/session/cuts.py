@@ -152,7 +152,7 @@ def _symbols(tables: PretokTables, points: np.ndarray) -> np.ndarray:
 
 
 def normal_form(normalizer: str) -> str | None:
-    """"" for no normalizer, the name of a Unicode normal form, None for anything else."""
+    """ "" for no normalizer, the name of a Unicode normal form, None for anything else."""
     parsed: Any = json.loads(normalizer)
     if parsed is None:
         return ""

@@ -19,12 +19,7 @@ TOKENS = CHARS // 4  # of a chunk
 def given_chunks(engine: Any, ids: Iterable[int] | np.ndarray) -> tuple[np.ndarray, list[Chunk]]:
     """(int32 ids, their chunks).  A chunk ends where a character does, so that its text is its own."""
     array = _ids(ids)
-    pieces = []
-    for at, token in enumerate(array.tolist()):
-        piece = engine.token_bytes(token)
-        if piece is None:
-            raise InputError(f"ids[{at}]={token} is not an id of this tokenizer: remove it, or map padding ids to real ones")
-        pieces.append(piece)
+    pieces = engine.token_bytes(array)
     chunks: list[Chunk] = []
     start = 0
     while start < len(pieces):

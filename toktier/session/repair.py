@@ -36,8 +36,8 @@ class WindowEngine(Protocol):
     rules: CutRules
     longest: int  # bytes of the longest token
 
-    def encode(self, text: str) -> Encoded:
-        """Ids of `text` as a text of its own."""
+    def encode(self, text: str, continued: bool = False) -> Encoded:
+        """Ids of `text` on its own; `continued`: it follows other text, so no space is put in front of it."""
         ...
 
     def measure(self, text: str) -> int:
@@ -155,7 +155,7 @@ def checked(chunks: ChunkList, engine: WindowEngine, change: Change, ids: np.nda
         if a == floor and b == ceiling:
             break
         window = chunks.slice(a, change.start) + change.text + chunks.slice(change.stop, b)
-        fresh = engine.encode(window)
+        fresh = engine.encode(window, a > 0)
         c1 = _accept(chunks, engine, change, a, floor, fresh, ids, left=True)
         c2 = None if c1 is None else _accept(chunks, engine, change, b, ceiling, fresh, ids, left=False)
         if c1 is not None and c2 is not None:
@@ -181,7 +181,7 @@ def _window(
     window = chunks.slice(c1, change.start) + change.text + chunks.slice(change.stop, c2)
     if c1 == 0 and c2 == chunks.n_chars:
         path = "full"
-    return Splice(c1, c2, window, engine.encode(window), path, widened)
+    return Splice(c1, c2, window, engine.encode(window, c1 > 0), path, widened)
 
 
 def _settle(chunks: ChunkList, rules: CutRules, at: int, low: int, high: int | None = None) -> int:

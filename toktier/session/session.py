@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError, InputTypeError, SessionClosedError
+from ..errors import EngineError, InputError, InputTypeError, SessionClosedError
 from . import repair
 from .chunks import Chunk, ChunkList
 from .ids import IdBuffer
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
 
 MODES = ("certified", "checked")
+Undo = Callable[[], None]
 
 
 class Patch(NamedTuple):
@@ -50,7 +51,7 @@ class Session:
         tokenizer: Tokenizer,
         text: str = "",
         *,
-        special_tokens: str | None = None,
+        special_tokens: Any = None,
         repair: str = "certified",
         engine: str = "auto",
         _windows: WindowEngine | None = None,
@@ -68,16 +69,25 @@ class Session:
         self._mode = repair
         self._lock = threading.RLock()
         self._closed = False
-        self._on_change: Callable[[Session, Patch], None] | None = None
+        self._on_change: Callable[[Session, Patch | None], None] | None = None
+        self._saved: Any = None
         self._ends: np.ndarray | None = None
         self._canonical: bool | None = None
         self._ids = IdBuffer()
         self._chunks = ChunkList()
         self._last: dict[str, Any] = {}
-        self._counts = {"calls": 0, "certified": 0, "checked": 0, "full": 0, "widened": 0, "chars": 0, "window_chars": 0}
+        self._counts = {
+            "calls": 0,
+            "certified": 0,
+            "checked": 0,
+            "full": 0,
+            "widened": 0,
+            "chars": 0,
+            "window_chars": 0,
+        }
         self.last_patch = Patch(0, 0, _empty())
         if text:
-            self._change(0, 0, text)
+            self.last_patch = self._change(0, 0, text)[0]
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -136,9 +146,9 @@ class Session:
 
             array, chunks = given_chunks(self._engine, ids)
             at = len(self._ids)
-            self._commit(at, 0, array, len(self._chunks), len(self._chunks), chunks)
+            undo = self._commit(at, 0, array, len(self._chunks), len(self._chunks), chunks)
             self._note("given", 0, 0, 0)
-            return self._done(Patch(at, 0, _frozen(array)))
+            return self._done(Patch(at, 0, _frozen(array)), undo)
 
     def retokenize(self) -> Patch:
         """Encode the whole text afresh, ids given by the caller included: afterwards `canonical` is True."""
@@ -148,9 +158,9 @@ class Session:
             old = self._ids.read(0, len(self._ids))
             encoded = self._engine.encode(text)
             chunks = build(self._engine, text, encoded)
-            self._commit(0, len(old), encoded.ids, 0, len(self._chunks), chunks)
+            undo = self._commit(0, len(old), encoded.ids, 0, len(self._chunks), chunks)
             self._note("full", len(text), len(text), 0)
-            return self._done(_minimal(0, old, encoded.ids))
+            return self._done(_minimal(0, old, encoded.ids), undo)
 
     def fork(self) -> Session:
         """A second session with the same text and ids; both share memory until they differ."""
@@ -161,7 +171,7 @@ class Session:
             other._lock = threading.RLock()
             other._ids, other._chunks = self._ids.fork(), self._chunks.fork()
             other._counts, other._last = dict.fromkeys(self._counts, 0), {}
-            other._on_change = None
+            other._on_change = other._saved = None
             return other
 
     def close(self) -> None:
@@ -188,13 +198,19 @@ class Session:
         """int64[n], read-only: exclusive ends of the tokens in the normalized text, in UTF-8 bytes.
 
         Built when asked for (8 bytes a token) and kept until the next change.
+
+        Raises:
+          EngineError: the reference runs this tokenizer, which tells no places.
         """
         with self._lock:
             self._open()
+            self._placed()
             if self._ends is None:
                 ends = self._chunks.ends()
                 ends.flags.writeable = False
                 self._ends = ends
+                if self._on_change is not None:
+                    self._on_change(self, None)
             return self._ends
 
     @property
@@ -220,7 +236,7 @@ class Session:
             return self._canonical
 
     @property
-    def special_tokens(self) -> str | None:
+    def special_tokens(self) -> Any:
         """What becomes of special tokens in the text; None is the reference's own default."""
         return self._special_tokens
 
@@ -254,10 +270,11 @@ class Session:
         With a normalizer: of the token that holds the beginning of what the character became.
 
         Raises:
-          InputError: not 0 <= char < len(session.text).
+          InputError: not 0 <= char < len(session.text).  EngineError: as `ends`.
         """
         with self._lock:
             self._open()
+            self._placed()
             char = _offset("char", char, 0, self._chunks.n_chars - 1)
             k = self._chunks.find(char)
             at, token, _ = self._chunks.before(k)
@@ -317,6 +334,10 @@ class Session:
         if self._closed:
             raise SessionClosedError("the session is closed: open a new one with tokenizer.session(text)")
 
+    def _placed(self) -> None:
+        if getattr(self._engine, "reason", ""):
+            raise EngineError(f"places of tokens are not known here: {self._engine.reason}")  # type: ignore[attr-defined]
+
     def _edit(self, start: int, stop: int, text: str) -> Patch:
         self._open()
         _check_text("text", text)
@@ -329,9 +350,9 @@ class Session:
             start, stop, text = around(self, start, stop, text)
             if start == stop and not text:
                 return self._done(Patch(self._chunks.locate(start, self._engine)[0], 0, _empty()))
-        return self._done(self._change(start, stop, text))
+        return self._done(*self._change(start, stop, text))
 
-    def _change(self, start: int, stop: int, text: str) -> Patch:
+    def _change(self, start: int, stop: int, text: str) -> tuple[Patch, Undo]:
         """Replace characters that cut no given id apart."""
         chunks, engine = self._chunks, self._engine
         before = self._ids.touched + chunks.touched
@@ -344,16 +365,16 @@ class Session:
         ids = splice.encoded.ids
         old = self._ids.read(plan.token, plan.token + plan.removed)
         patch = _minimal(plan.token, old, ids)
-        self._commit(patch.start, patch.removed, patch.ids, plan.first, plan.last, plan.new)
+        undo = self._commit(patch.start, patch.removed, patch.ids, plan.first, plan.last, plan.new)
         self._note(splice.path, len(splice.window), stop - start + len(text), splice.widened)
         rewritten = sum(len(c.ends) for c in plan.new)
         self._last["cut"] = (splice.c1, chunks.n_chars - splice.c1 - len(splice.window))
         self._last["touched"] = self._ids.touched + chunks.touched - before + rewritten + len(old) + len(splice.window)
-        return patch
+        return patch, undo
 
-    def _commit(self, token: int, removed: int, ids: np.ndarray, first: int, last: int, new: list[Chunk]) -> None:
-        """Change ids and chunks together, or neither."""
-        old = self._ids.read(token, token + removed)
+    def _commit(self, token: int, removed: int, ids: np.ndarray, first: int, last: int, new: list[Chunk]) -> Undo:
+        """Change ids and chunks together, or neither; the result takes it back."""
+        old, old_chunks = self._ids.read(token, token + removed), self._chunks.chunks[first:last]
         self._chunks.reserve(len(new))
         try:
             self._ids.splice(token, removed, ids)
@@ -363,6 +384,13 @@ class Session:
                 self._ids.splice(token, len(ids), old)
             raise
         self._ends = self._canonical = None
+
+        def undo() -> None:
+            self._ids.splice(token, len(ids), old)
+            self._chunks.replace(first, first + len(new), old_chunks)
+            self._ends = self._canonical = None
+
+        return undo
 
     def _note(self, path: str, window: int, chars: int, widened: int) -> None:
         counts = self._counts
@@ -374,16 +402,22 @@ class Session:
             counts[path] += 1
         self._last = {"path": path, "window": window, "widened": widened}
 
-    def _done(self, patch: Patch) -> Patch:
+    def _done(self, patch: Patch, undo: Undo | None = None) -> Patch:
+        if self._on_change is not None and undo is not None:
+            try:
+                self._on_change(self, patch)
+            except BaseException:
+                undo()
+                raise
         self.last_patch = patch
-        if self._on_change is not None:
-            self._on_change(self, patch)
         return patch
 
 
 def _check_text(name: str, text: Any) -> None:
     if not isinstance(text, str):
-        raise InputTypeError(f"{name} must be a str, not {type(text).__name__}: decode bytes before, pass '' for nothing")
+        raise InputTypeError(
+            f"{name} must be a str, not {type(text).__name__}: decode bytes before, pass '' for nothing"
+        )
 
 
 def _offset(name: str, value: Any, low: int, high: int) -> int:

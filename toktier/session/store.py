@@ -1,0 +1,382 @@
+"""Many sessions by name: found again, kept within a time and a size, and on disk where a path is given."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, InputTypeError, RecordError, SessionError
+from .session import MODES, Patch, Session, _check_text
+from .window import windows
+
+if TYPE_CHECKING:
+    from ..tokenizer import Tokenizer
+
+EVENTS = ("hits", "misses", "loads", "refused", "evictions", "expirations", "widened", "full_encodes", "changes")
+
+
+class _Entry:
+    """A name's place in memory.  Its lock is held while its session is made, found or dropped."""
+
+    __slots__ = ("dead", "lock", "nbytes", "session", "used")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.session: Session | None = None
+        self.nbytes = 0
+        self.used = 0.0
+        self.dead = False
+
+
+class SessionStore:
+    """Sessions of one tokenizer by name.
+
+    `get_or_create(id, text)` is the call of a serving front end: the session of that name is brought to `text` by a
+    repair, or made by encoding it.  Safe from any thread: each session has a lock of its own; the one lock they share is
+    held to count and never while anything is tokenized, read or written.
+
+    With `path` every change is in a SQLite file (write-ahead log) before the call returns: it survives the death of the
+    process, and several processes may use the file; the later of two who change the same session is told.  `max_bytes`
+    bounds the memory, not the file.
+
+    Args:
+      tokenizer: of all sessions.
+      ttl: seconds after its last use when a session is forgotten; None for never.
+      max_bytes: of memory; above it the sessions used longest ago are dropped.  None for no limit.
+      path: a SQLite file for the sessions, made where it does not exist.
+      special_tokens, engine: as for `Tokenizer.encode`.  repair: "certified" or "checked".
+
+    >>> import toktier
+    >>> store = toktier.SessionStore(toktier.load("o200k_base"), ttl=3600, max_bytes=1 << 30)
+    >>> store.get_or_create("chat 1", "the build pipe").ids.tolist()
+    [290, 3615, 15777]
+    >>> store.get_or_create("chat 1", "the build pipeline").last_patch.start
+    2
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        ttl: float | None = None,
+        max_bytes: int | None = None,
+        path: str | Path | None = None,
+        special_tokens: Any = None,
+        repair: str = "certified",
+        engine: str = "auto",
+    ) -> None:
+        for name, limit in (("ttl", ttl), ("max_bytes", max_bytes)):
+            if limit is not None and not (isinstance(limit, int | float) and limit > 0):
+                raise InputError(f"{name}={limit!r} must be a number above 0, or None for no limit")
+        if repair not in MODES:
+            raise InputError(f"repair={repair!r} is not known: use one of {', '.join(MODES)}")
+        self.tokenizer, self.ttl, self.max_bytes = tokenizer, ttl, max_bytes
+        self._options = {"special_tokens": special_tokens, "repair": repair}
+        self._windows = windows(tokenizer, special_tokens, engine)
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
+        self._tally = threading.Lock()
+        self._counts = dict.fromkeys(EVENTS, 0)
+        self._total = 0
+        self._closed = False
+        self._next_sweep = time.monotonic() + (ttl or 0) / 4
+        self._disk: Any = None
+        if path is not None:
+            from .disk import Disk
+
+            self._disk = Disk(Path(path), self._windows, tokenizer, self._options, ttl)
+
+    # -- sessions --------------------------------------------------------------------------------------------------
+
+    def get_or_create(self, id: str, text: str) -> Session:
+        """The session of this name, its text made `text`: a repair where it is known, a full encode where not.
+
+        `session.last_patch` says how its ids changed; on a miss they are all new.  A stored record that cannot be trusted
+        counts as not known.
+
+        Raises:
+          as `Session.update`; after an error the session is as it was.
+        """
+        _check_text("text", text)
+        while True:
+            entry = self._entry(id)
+            with entry.lock:
+                if entry.dead:
+                    continue
+                session = self._found(id, entry, refuse=False)
+                if session is not None:
+                    try:
+                        session.update(text)
+                    except SessionError:  # closed by its holder, or changed by another process: look again
+                        if not session.closed:
+                            raise
+                        self._drop(id, entry, "refused")
+                        continue
+                    self._count("hits")
+                else:
+                    try:
+                        session = Session(self.tokenizer, text, _windows=self._windows, **self._options)
+                        if self._disk is not None:
+                            self._disk.create(id, session)
+                    except BaseException:
+                        self._drop(id, entry, None)
+                        raise
+                    self._count("misses", "full_encodes")
+                    self._hold(id, entry, session)
+                self._use(id, entry)
+            self._tidy()
+            return session
+
+    def get(self, id: str) -> Session | None:
+        """The session of this name, or None.
+
+        Raises:
+          RecordError: its record on disk cannot be trusted; `delete` it or use `get_or_create`.
+        """
+        while True:
+            entry = self._entry(id)
+            with entry.lock:
+                if entry.dead:
+                    continue
+                try:
+                    session = self._found(id, entry, refuse=True)
+                except BaseException:
+                    self._drop(id, entry, None)
+                    raise
+                if session is None or session.closed:
+                    self._drop(id, entry, None)
+                    self._count("misses")
+                    return None
+                self._count("hits")
+                self._use(id, entry)
+            self._tidy()
+            return session
+
+    def put(self, id: str, session: Session) -> None:
+        """Keep a session, such as a fork, under this name; what had the name is forgotten.
+
+        Raises:
+          InputError: a session of another tokenizer, or one that a store keeps already.
+        """
+        if not isinstance(session, Session):
+            raise InputTypeError(
+                f"session must be a Session, not {type(session).__name__}: use get_or_create for a text"
+            )
+        if session._engine.digest != self._windows.digest:
+            raise InputError("session belongs to another tokenizer than this store: make it with the store's own")
+        if session._on_change is not None:
+            raise InputError("session is kept by a store under some name already: put a fork() of it")
+        self.delete(id)
+        while True:
+            entry = self._entry(id)
+            with entry.lock:
+                if entry.dead:
+                    continue
+                try:
+                    if self._disk is not None:
+                        self._disk.create(id, session)
+                except BaseException:
+                    self._drop(id, entry, None)
+                    raise
+                self._hold(id, entry, session)
+                self._use(id, entry)
+            self._tidy()
+            return
+
+    def delete(self, id: str) -> bool:
+        """Forget a session, in memory and on disk; says whether there was one."""
+        self._check(id)
+        entry = self._entries.get(id)
+        known = False
+        if entry is not None:
+            with entry.lock:
+                known = entry.session is not None and not entry.dead
+                self._drop(id, entry, None)
+        if self._disk is not None:
+            known = self._disk.delete(id) or known
+        return known
+
+    def sweep(self) -> int:
+        """Forget all sessions whose time is over; returns how many.  Also done now and then by the other calls."""
+        if self.ttl is None:
+            return 0
+        self._next_sweep = time.monotonic() + self.ttl / 4
+        gone = 0
+        for id, entry in list(self._entries.items()):
+            if self._expired(entry) and entry.lock.acquire(blocking=False):
+                try:
+                    if self._expired(entry) and not entry.dead:
+                        self._drop(id, entry, "expirations")
+                        gone += 1
+                finally:
+                    entry.lock.release()
+        if self._disk is not None:
+            self._disk.expire()
+        return gone
+
+    def close(self) -> None:
+        """Drop everything from memory; what is on disk stays there."""
+        self._closed = True
+        for id, entry in list(self._entries.items()):
+            with entry.lock:
+                self._drop(id, entry, None)
+        if self._disk is not None:
+            self._disk.close()
+
+    # -- what it holds ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Sessions in memory."""
+        return len(self._entries)
+
+    def __contains__(self, id: object) -> bool:
+        """Is a session of this name in memory or on disk?"""
+        entry = self._entries.get(id)  # type: ignore[call-overload]
+        if entry is not None and entry.session is not None and not self._expired(entry):
+            return True
+        return self._disk is not None and isinstance(id, str) and self._disk.known(id)
+
+    def ids(self) -> list[str]:
+        """Names of the sessions in memory and on disk."""
+        names = dict.fromkeys(id for id, e in list(self._entries.items()) if e.session is not None)
+        if self._disk is not None:
+            names.update(dict.fromkeys(self._disk.names()))
+        return list(names)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the sessions hold, as after the last change of each."""
+        return self._total
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the store was made, and what it holds now.
+
+        hits, misses (of names asked for), loads (hits that came from disk), refused (records not to be trusted, sessions
+        changed elsewhere), evictions (for `max_bytes`), expirations (for `ttl`), changes, widened (windows of the checked
+        mode), full_encodes, sessions, nbytes.
+        """
+        with self._tally:
+            return {**self._counts, "sessions": len(self._entries), "nbytes": self._total}
+
+    def __enter__(self) -> SessionStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _check(self, id: str) -> None:
+        if self._closed:
+            raise SessionError("the store is closed: make a new SessionStore")
+        if not isinstance(id, str):
+            raise InputTypeError(f"id must be a str, not {type(id).__name__}: a name for the session")
+        if not id:
+            raise InputError("id is empty: give the session a name")
+
+    def _entry(self, id: str) -> _Entry:
+        self._check(id)
+        return self._entries.get(id) or self._entries.setdefault(id, _Entry())
+
+    def _expired(self, entry: _Entry) -> bool:
+        return self.ttl is not None and entry.used > 0 and time.monotonic() - entry.used > self.ttl
+
+    def _found(self, id: str, entry: _Entry, refuse: bool) -> Session | None:
+        """The entry's session, from memory or disk."""
+        if entry.session is not None and self._expired(entry):
+            self._release(entry)
+            if self._disk is not None:
+                self._disk.delete(id)
+            self._count("expirations")
+        if self._disk is None:
+            return entry.session
+        if entry.session is not None and not entry.session.closed and self._disk.current(id, entry.session):
+            return entry.session
+        self._release(entry)
+        try:
+            session = self._disk.load(id)
+        except RecordError:
+            self._count("refused")
+            if refuse:
+                raise
+            self._disk.delete(id)
+            return None
+        if session is not None:
+            self._count("loads")
+            self._hold(id, entry, session)
+        return session
+
+    def _hold(self, id: str, entry: _Entry, session: Session) -> None:
+        entry.session = session
+        disk = self._disk
+
+        def changed(session: Session, patch: Patch | None) -> None:
+            if patch is not None:
+                if disk is not None:
+                    disk.save(id, session)
+                last = session._last
+                self._count("changes", *(["full_encodes"] if last.get("path") == "full" else []))
+                if last.get("widened"):
+                    self._count(*["widened"] * last["widened"])
+            if entry.session is session:
+                self._account(entry, session.nbytes)
+
+        session._on_change = changed
+        self._account(entry, session.nbytes)
+
+    def _account(self, entry: _Entry, nbytes: int) -> None:
+        with self._tally:
+            if entry.dead:
+                nbytes = 0
+            self._total += nbytes - entry.nbytes
+            entry.nbytes = nbytes
+
+    def _use(self, id: str, entry: _Entry) -> None:
+        entry.used = time.monotonic()
+        with self._tally:
+            if self._entries.get(id) is entry:
+                self._entries.move_to_end(id)
+
+    def _count(self, *events: str) -> None:
+        with self._tally:
+            for event in events:
+                self._counts[event] += 1
+
+    def _release(self, entry: _Entry) -> None:
+        """Take the session out of an entry; a holder may go on with it, on disk it stays known."""
+        session, entry.session = entry.session, None
+        if session is not None:
+            if self._disk is None:
+                session._on_change = None
+            self._account(entry, 0)
+
+    def _drop(self, id: str, entry: _Entry, event: str | None) -> None:
+        """Take an entry out; its lock is held."""
+        self._release(entry)
+        entry.dead = True
+        with self._tally:
+            if self._entries.get(id) is entry:
+                del self._entries[id]
+            if event is not None:
+                self._counts[event] += 1
+
+    def _tidy(self) -> None:
+        """Keep to the limits."""
+        if self.ttl is not None and time.monotonic() > self._next_sweep:
+            self.sweep()
+        if self.max_bytes is None or self._total <= self.max_bytes:
+            return
+        for id, entry in list(self._entries.items()):  # in order of use
+            if self._total <= self.max_bytes:
+                break
+            if entry.session is not None and entry.lock.acquire(blocking=False):
+                try:
+                    if not entry.dead:
+                        self._drop(id, entry, "evictions")
+                finally:
+                    entry.lock.release()

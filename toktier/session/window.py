@@ -1,0 +1,94 @@
+"""A tokenizer as a repair needs it: ids and ends of a short text, byte counts, and where a text may be cut."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .cuts import CutRules
+from .repair import Encoded
+
+if TYPE_CHECKING:
+    from ..tokenizer import Tokenizer
+
+_rules: weakref.WeakKeyDictionary[Any, CutRules] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class TokenizerWindows:
+    """The windows of one tokenizer and one way to read special tokens; engines choose themselves by the window's size.
+
+    Attributes:
+      rules: the cuts.  longest: bytes of the longest token.  digest: what a record is bound to.
+      reason: why there are no repairs (then every change encodes the whole text), or "".
+    """
+
+    def __init__(self, tokenizer: Tokenizer, special_tokens: Any, engine: str) -> None:
+        core, spec = tokenizer.core, tokenizer.spec
+        self.mode = tokenizer._mode(special_tokens)
+        self.digest = spec.digest
+        self.reason = f"the reference runs this tokenizer: {core.reason}" if core.reason else ""
+        if engine == "reference" and not self.reason:
+            self.reason = "engine='reference' knows no places of tokens"
+        self.rules = _rules_of(tokenizer)
+        if self.reason and self.rules.possible:
+            self.rules = CutRules(None, (), "null")
+        lengths = np.diff(spec.token_offsets)
+        self.longest = max([int(lengths.max(initial=0)), *(len(a.content.encode()) for a in spec.added)])
+        tokenizer._engine(engine, 0)  # refuses an engine that is not known
+        self._tokenizer, self._engine = tokenizer, engine
+        self._pipeline = None if self.reason else core.pipeline
+        self._plain = spec.normalizer == "null"
+        # a measure is not the place to refuse a special token
+        self._measured = "parse" if self.mode == "forbid" else self.mode
+
+    def encode(self, text: str, continued: bool = False) -> Encoded:
+        """Ids of `text`, as `Tokenizer.encode` gives them; `continued`: no space is put in front."""
+        if not self.reason:
+            spans = self._tokenizer.encode_spans(
+                text, special_tokens=self.mode, engine=self._engine, continued=continued
+            )
+            return Encoded(*spans)
+        ids = self._tokenizer.encode(text, special_tokens=self.mode, engine=self._engine)
+        n_bytes = self.measure(text)
+        return Encoded(ids, np.full(len(ids), n_bytes, np.int64), n_bytes)
+
+    def measure(self, text: str) -> int:
+        """UTF-8 bytes of the normalized text."""
+        if text.isascii():
+            return len(text)
+        if self._pipeline is None:
+            return len(text.encode("utf-8", "surrogatepass"))
+        if self._plain:
+            return len(self._pipeline.utf8(text))
+        from ..pipeline import normalized_bytes
+
+        return normalized_bytes(self._pipeline.prepare((text,), self._measured))
+
+    def token_bytes(self, ids: np.ndarray) -> list[bytes]:
+        """The bytes of each token.
+
+        Raises:
+          InputError: an id that the tokenizer does not have, by position and value.
+        """
+        decoder = self._tokenizer.core.decoder
+        return [decoder.decode_bytes(ids[i : i + 1]) for i in range(len(decoder.check(ids)))]
+
+
+def windows(tokenizer: Tokenizer, special_tokens: Any = None, engine: str = "auto") -> TokenizerWindows:
+    """The windows of a tokenizer; special_tokens and engine as for `Tokenizer.encode`."""
+    return TokenizerWindows(tokenizer, special_tokens, engine)
+
+
+def _rules_of(tokenizer: Tokenizer) -> CutRules:
+    """The cuts of a tokenizer, made once for all that share its core."""
+    core = tokenizer.core
+    with _lock:
+        rules = _rules.get(core)
+        if rules is None:
+            tables = None if core.reason else core.tables.pretok
+            rules = _rules[core] = CutRules(tables, tokenizer.spec.added, tokenizer.spec.normalizer)
+        return rules
