@@ -71,3 +71,12 @@ def test_readme_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         if not target.startswith("http"):
             assert (ROOT / target).exists(), target
+
+
+def test_readme_run_command_works_on_the_readme(capfd):
+    """It encodes this very file, which therefore must hold no special token."""
+    from toktier import cli
+
+    assert cli.run(["encode", str(ROOT / "README.md")]) == 0
+    ids = [int(word) for word in capfd.readouterr().out.split()]
+    assert toktier.load("o200k_base").decode(ids) == README

@@ -22,6 +22,7 @@ class EncodeSettings:
     """The options of `options.encoding_options`, under the same names."""
 
     source: str
+    pattern: str | None
     engine: str
     special_tokens: str | None
     add_special_tokens: bool
@@ -30,7 +31,7 @@ class EncodeSettings:
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that `source` names, loaded once."""
-        return options.load(self.source)
+        return options.load(self.source, self.pattern)
 
     @functools.cached_property
     def keywords(self) -> dict[str, Any]:

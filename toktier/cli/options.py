@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-tokenizer_option = click.option(
+_TOKENIZER = click.option(
     "-t",
     "--tokenizer",
     "source",
@@ -21,9 +21,11 @@ tokenizer_option = click.option(
     metavar="SOURCE",
     help="An embedded name (o200k_base, cl100k_base), a tokenizer.json or its folder, a rank file, or a hub id.",
 )
+pattern_option = click.option(
+    "--pattern", metavar="REGEX", help="For a rank file of your own: the regex that cuts text into pieces."
+)
 
 _ENCODING = [
-    tokenizer_option,
     click.option(
         "--engine",
         type=click.Choice(["auto", "device", "host", "reference"]),
@@ -50,17 +52,22 @@ _ENCODING = [
 
 
 def encoding_options(command: F) -> F:
-    """--tokenizer, --engine, --special-tokens, --add-special-tokens and --errors."""
+    """--tokenizer, --pattern, --engine, --special-tokens, --add-special-tokens and --errors."""
     for option in reversed(_ENCODING):
         command = option(command)
-    return command
+    return tokenizer_options(command)
+
+
+def tokenizer_options(command: F) -> F:
+    """--tokenizer and --pattern."""
+    return _TOKENIZER(pattern_option(command))
 
 
 files_argument = click.argument("files", nargs=-1, type=click.Path(allow_dash=True), metavar="[FILE]...")
 
 
-def load(source: str) -> Tokenizer:
-    """The tokenizer that --tokenizer names."""
+def load(source: str, pattern: str | None) -> Tokenizer:
+    """The tokenizer that --tokenizer and --pattern name."""
     import toktier
 
-    return toktier.load(source)
+    return toktier.load(source, pattern=pattern)

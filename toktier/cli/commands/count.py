@@ -11,7 +11,10 @@ from toktier.cli import options, text
 from toktier.cli.encoding import EncodeSettings, encoded
 
 
-@click.command(epilog="Exit status: 0 done, 1 bad data, 2 wrong usage, 130 interrupted, 141 reader gone.")
+@click.command(
+    short_help="Print how many tokens files have.",
+    epilog="Exit status: 0 done, 1 bad data, 2 wrong usage, 130 interrupted, 141 reader gone.",
+)
 @options.files_argument
 @options.encoding_options
 @click.option("--json", "as_json", is_flag=True, help='One JSON object a file, {"file", "count"}, and no sum.')

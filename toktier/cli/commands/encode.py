@@ -10,7 +10,10 @@ from toktier.cli import options, output, text
 from toktier.cli.encoding import EncodeSettings, encoded
 
 
-@click.command(epilog="Exit status: 0 done, 1 bad data, 2 wrong usage, 130 interrupted, 141 reader gone.")
+@click.command(
+    short_help="Print the token ids of files.",
+    epilog="Exit status: 0 done, 1 bad data, 2 wrong usage, 130 interrupted, 141 reader gone.",
+)
 @options.files_argument
 @options.encoding_options
 @click.option("-f", "--format", "kind", type=click.Choice(output.FORMATS), help="[default: by the name of --output]")

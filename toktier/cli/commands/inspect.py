@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from toktier.tokenizer import Tokenizer
 
 
-@click.command(epilog="Exit status: 0 done, 1 a source that cannot be loaded, 2 wrong usage.")
+@click.command(
+    short_help="Show what a tokenizer is and what runs it.",
+    epilog="Exit status: 0 done, 1 a source that cannot be loaded, 2 wrong usage.",
+)
 @click.argument("source", metavar="SOURCE")
+@options.pattern_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with everything.")
-def command(source: str, as_json: bool) -> None:
+def command(source: str, pattern: str | None, as_json: bool) -> None:
     """Show what SOURCE is: its family, its tables, and which engine runs each part and why.
 
     SOURCE is what --tokenizer takes elsewhere: an embedded name, a tokenizer.json or its folder, a rank file, a hub id.
@@ -28,7 +32,7 @@ def command(source: str, as_json: bool) -> None:
       toktier inspect ./model/tokenizer.json
       toktier inspect --json ./model | jq .engines
     """
-    report = describe(options.load(source))
+    report = describe(options.load(source, pattern))
     click.echo(json.dumps(report, indent=2, ensure_ascii=False) if as_json else readable(report))
 
 
