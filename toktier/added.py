@@ -4,16 +4,17 @@ Everything works on UTF-8 bytes in which 0xFF is a boundary (it never occurs in 
 place of a literal that was cut out already.  No literal holds 0xFF, so no match crosses a boundary, and a batch of
 documents is searched in one go.
 
-`tokenizers` searches twice, leftmost-longest each time: literals with `normalized=False` in the raw text, then those with
-`normalized=True` in what is left, after the normalizer ran over each remaining segment.  A match that is not wanted (a
-special token to be read as text, a word character beside a `single_word` literal) is dropped, yet what it covered is
-not searched again.  `tiktoken` knows special tokens only; where one is the beginning of another, which of the two
-it takes is the order of a hash table, so that is asked of the reference itself.
+`tokenizers` searches twice, leftmost-longest each time: literals with `normalized=False` in the raw text, then those
+with `normalized=True` in what is left, after the normalizer ran over each remaining segment.  A match that is not
+wanted (a special token to be read as text, a word character beside a `single_word` literal) is dropped, yet what it
+covered is not searched again.  `tiktoken` knows special tokens only; where one is the beginning of another, which of
+the two it takes is the order of a hash table, so that is asked of the reference itself.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -26,11 +27,13 @@ SEPARATOR = -1  # id of a boundary between two documents, where no added token s
 
 # The White_Space property, which is `\s` of the reference's regex engine; it has not moved since Unicode 6.3.
 WHITE_SPACE = frozenset(
-    chr(c).encode() for c in (*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
+    chr(c).encode()
+    for c in (*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
 )
 
 Mode = str | frozenset[str]
 """`"parse"`, `"text"`, `"forbid"`, or, for tiktoken, the special tokens to parse while the others are text."""
+NO_LITERALS = "no literals"  # a mode of this package alone: added tokens of every kind are text
 
 
 class ForbiddenToken(Exception):
@@ -97,7 +100,9 @@ class AddedMatcher:
             raw, normalized = tokens, []
             if _prefix_related([t.content for t in tokens]):
                 if probe is None:
-                    self.reason = "one special token is the beginning of another, and tiktoken could not be asked which wins"
+                    self.reason = (
+                        "one special token is the beginning of another, and tiktoken could not be asked which wins"
+                    )
                 else:
                     self._alternatives = _Alternatives(tokens, probe)
         else:
@@ -130,7 +135,7 @@ class AddedMatcher:
         Raises:
           ForbiddenToken: mode is "forbid" and there is a special token.
         """
-        if self._tiktoken and mode == "text":
+        if mode == NO_LITERALS or (self._tiktoken and mode == "text"):
             return buffer, marks
         if self._alternatives is not None and mode != "forbid":
             return _cut(buffer, marks, self._alternatives.find(buffer, mode))
@@ -140,6 +145,8 @@ class AddedMatcher:
 
     def cut_normalized(self, buffer: bytes, marks: Marks, mode: Mode = "parse") -> tuple[bytes, Marks]:
         """As `cut_raw`, for the literals that are matched against the normalized segments between the marks."""
+        if mode == NO_LITERALS:
+            return buffer, marks
         return _cut(buffer, marks, self._normalized.find(buffer, mode))
 
     @functools.cached_property
@@ -192,7 +199,8 @@ class _Pass:
             if token.rstrip:
                 while (c := _behind(buffer, stop)) in WHITE_SPACE:
                     stop += len(c)
-            matches.append(Match(token.id, start, stop))
+            if start < stop:  # the reference drops a literal of white space that the one before it ate
+                matches.append(Match(token.id, start, stop))
             done = stop
         return matches
 
@@ -243,7 +251,7 @@ def _automaton(literals: list[bytes], overlapping: bool) -> Callable[[bytes], li
 def _prefix_related(contents: list[str]) -> bool:
     """Whether one of the strings is the beginning of another (then a neighbour in sorted order is)."""
     ordered = sorted(set(contents))
-    return any(b.startswith(a) for a, b in zip(ordered, ordered[1:], strict=False))
+    return any(b.startswith(a) for a, b in itertools.pairwise(ordered))
 
 
 def _cut(buffer: bytes, marks: Marks, matches: list[Match]) -> tuple[bytes, Marks]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -48,10 +49,10 @@ class Batch:
     def to_lists(self) -> list[list[int]]:
         """The rows as lists of int."""
         flat, at = self.ids.tolist(), self.offsets.tolist()
-        return [flat[a:b] for a, b in zip(at, at[1:], strict=False)]
+        return [flat[a:b] for a, b in itertools.pairwise(at)]
 
     def padded(self, value: int = 0, length: int | None = None) -> np.ndarray:
-        """int32[n, length]: the rows from the left, `value` behind them; `length` is that of the longest row unless given.
+        """int32[n, length]: the rows from the left, `value` behind them; `length` is the longest row's unless given.
 
         Raises:
           InputError: a row is longer than `length`.

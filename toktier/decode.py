@@ -17,7 +17,7 @@ from toktier.errors import InputError, InputTypeError
 from toktier.normalize import Normalizer
 from toktier.spec import AddedToken, Spec
 
-# A model's output layer is padded beyond its vocabulary (gpt-oss by 1,069 of 200,019 ids, Phi-2 by 905 of 50,295), and so
+# A model's output layer is padded beyond its vocabulary (gpt-oss by 1,069 of 200,019 ids, Phi-2 by 905 of 50,295), so
 # a model may give such an id; the reference decodes it to nothing.  An id farther out is a mistake, and is refused.
 PADDED_SHARE = 32
 
@@ -137,7 +137,7 @@ class StreamDecoder:
         return rest
 
     def _whole(self, held_back: str) -> str:
-        """The reference decodes all ids again, since its decoders may look at their neighbours; what is new is given."""
+        """The reference decodes all ids again, since decoders may look at neighbours; what is new is given."""
         text = self._decoder.decode(self._ids, skip_special_tokens=self._skip)
         new = (text.rstrip(held_back) if held_back else text)[self._given :]
         self._given += len(new)
@@ -179,7 +179,8 @@ def _reference_forms(tokens: list[AddedToken], normalizer: Normalizer) -> dict[i
     parts["normalizer"] = json.loads(normalizer.description)
     shell = tokenizers.Tokenizer.from_str(json.dumps(parts))
     shell.add_tokens([tokenizers.AddedToken(t.content, normalized=True) for t in tokens])
-    return {t.id: shell.id_to_token(shell.token_to_id(t.content)) for t in tokens}
+    ids = {t.id: shell.token_to_id(t.content) for t in tokens}
+    return {k: shell.id_to_token(i) or "" for k, i in ids.items() if i is not None}
 
 
 def _table(spec: Spec, written: dict[int, bytes], limit: int) -> tuple[np.ndarray, np.ndarray]:

@@ -65,8 +65,13 @@ class Pipeline:
     prefix_space: bool
     repairs: bool
 
-    def prepare(self, texts: Sequence[str], mode: Mode = "parse") -> Prepared:
+    def prepare(self, texts: Sequence[str], mode: Mode = "parse", *, continued: bool = False) -> Prepared:
         """The buffer of some documents (one or many; none at all is an empty buffer).
+
+        Args:
+          texts: the documents.
+          mode: what becomes of special tokens.
+          continued: the first text goes on from other text: no prefix space in front of it.
 
         Raises:
           InputError: a text holds a lone surrogate and the reference refuses those.
@@ -87,7 +92,7 @@ class Pipeline:
             raise _forbidden(e.literal, texts) from None
         array = np.frombuffer(buffer, np.uint8)
         if self.prefix_space:
-            return _with_prefix_spaces(array, marks)
+            return _with_prefix_spaces(array, marks, continued)
         return Prepared(array, marks, _NO_SPACES)
 
     def utf8(self, text: str) -> bytes:
@@ -166,6 +171,11 @@ def finish_ends(prepared: Prepared, encoded: Encoded) -> np.ndarray:
     return out
 
 
+def normalized_bytes(prepared: Prepared) -> int:
+    """Bytes of the normalized text of a single document."""
+    return len(prepared.buffer) - len(prepared.spaces) + int((prepared.marks.lengths - 1).sum())
+
+
 def _inserted(prepared: Prepared, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
     """(ids with every mark's id among them, places of the marks)."""
     holes = np.flatnonzero(prepared.buffer == 0xFF)
@@ -178,9 +188,11 @@ def _inserted(prepared: Prepared, encoded: Encoded) -> tuple[np.ndarray, np.ndar
     return ids, at
 
 
-def _with_prefix_spaces(buffer: np.ndarray, marks: Marks) -> Prepared:
+def _with_prefix_spaces(buffer: np.ndarray, marks: Marks, continued: bool) -> Prepared:
     """Puts a space in front of each segment that is not empty and does not begin with one."""
-    starts = np.concatenate([[0], np.flatnonzero(buffer == 0xFF) + 1])
+    starts = np.flatnonzero(buffer == 0xFF) + 1
+    if not continued:
+        starts = np.concatenate([[0], starts])
     starts = starts[starts < len(buffer)]
     first = buffer[starts]
     starts = starts[(first != 0xFF) & (first != 0x20)]

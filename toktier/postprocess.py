@@ -56,14 +56,9 @@ def _sides(processor: Any) -> tuple[list[int], list[int]] | None:
     if processor["type"] == "TemplateProcessing":
         return _template(processor)
     if processor["type"] == "Sequence":
-        before: list[int] = []
-        after: list[int] = []
-        for part in processor["processors"]:
-            inner = _sides(part)
-            if inner is None:
-                return None
-            before, after = inner[0] + before, after + inner[1]
-        return before, after
+        # A template hands on one encoding a piece, and what follows works on each: we do one that adds, no more.
+        adding = [p for p in processor["processors"] if p["type"] != "ByteLevel"]
+        return _sides(adding[0]) if len(adding) == 1 else None if adding else ([], [])
     return None
 
 

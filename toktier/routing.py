@@ -1,7 +1,7 @@
 """Which engine `engine="auto"` takes.  All constants of that choice are here.
 
-The ids are the same whichever engine runs; what differs is the time.  `benchmarks/encode.py` prints the times from which
-the sizes come: below CROSSOVER the host engine answers sooner than the device program, launch and transfer included.
+The ids are the same whichever engine runs; what differs is the time.  `benchmarks/encode.py` prints the times from
+which the sizes come: below CROSSOVER the host engine answers sooner than the device program with launch and transfer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def in_worker() -> bool:
-    """Whether this process is a worker (multiprocessing, or forked after JAX was loaded): those leave the device alone."""
+    """Whether this is a worker (of multiprocessing, or forked after JAX was loaded): those leave the device alone."""
     return _state["forked"] or multiprocessing.parent_process() is not None
 
 

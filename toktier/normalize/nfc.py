@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import io
+import itertools
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -74,7 +75,7 @@ class Tables:
         starts, stops = _runs(kind, places)
         if len(starts) * DENSE > len(text):
             return self._segments(text)
-        # A newline and a boundary compose with nothing, so a stretch does not begin with one, and newlines can join them.
+        # Newlines and boundaries compose with nothing: a stretch does not begin with one, and newlines can join them.
         stretches, kept, done = [], [], 0
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             if start and text[start - 1] not in ("\n", _BOUNDARY):
@@ -123,12 +124,12 @@ def tables() -> Tables:
     if kind is None:
         from toktier import cache
 
-        key = f"nfc-{tokenizers.__version__}"
-        stored = cache.load_arrays(key)
+        stored = cache.get("nfc", tokenizers.__version__)
         if stored is None:
-            stored = dict(zip(("at", "values"), pack(probe()), strict=True))
-            cache.store_arrays(key, stored)
-        kind = unpack(stored["at"], stored["values"])
+            kind = probe()
+            cache.put("nfc", tokenizers.__version__, dict(zip(("at", "values"), pack(kind), strict=True)))
+        else:
+            kind = unpack(stored["at"], stored["values"])
     return Tables(kind, whole)
 
 
@@ -176,9 +177,9 @@ def probe() -> np.ndarray:
     around = each(nfd, [f"x{high}{c}{low}" for c in plain])
     marks = [c for c, a in zip(plain, around, strict=True) if a != f"x{high}{c}{low}"]
     ordered = nfd("x" + "".join(marks))[1:]
-    swapped = each(nfd, [f"x{b}{a}" for a, b in zip(ordered, ordered[1:], strict=False)])
+    swapped = each(nfd, [f"x{b}{a}" for a, b in itertools.pairwise(ordered)])
     rank = {ordered[0]: 1}
-    for a, b, s in zip(ordered, ordered[1:], swapped, strict=False):
+    for (a, b), s in zip(itertools.pairwise(ordered), swapped, strict=True):
         rank[b] = rank[a] + (s != f"x{b}{a}")
     if max(rank.values()) >= ATTENTION:
         raise AssertionError("more combining classes than a table entry holds")
