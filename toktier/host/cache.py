@@ -33,12 +33,14 @@ class PieceCache:
     def recall(self, pieces: Iterable[bytes]) -> dict[bytes, bytes]:
         """Those of `pieces` that the old generation holds."""
         old = self._old
-        return {p: old[p] for p in pieces if p in old}
+        return {p: old[p] for p in pieces if p in old} if old else {}
 
     def add(self, found: dict[bytes, bytes]) -> None:
         """Keep what fits and is short enough."""
-        short = ((p, ids) for p, ids in found.items() if len(p) <= LONGEST_PIECE)
-        fresh = dict(itertools.islice(short, self.entries))
+        fresh = found
+        if len(found) > self.entries or max(map(len, found), default=0) > LONGEST_PIECE:
+            short = ((p, ids) for p, ids in found.items() if len(p) <= LONGEST_PIECE)
+            fresh = dict(itertools.islice(short, self.entries))
         young = self.young
         if len(young) + len(fresh) > self.entries:
             self._old, self.young = young, fresh

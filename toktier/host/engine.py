@@ -7,6 +7,7 @@ in the device's tables; what is left is merged, a few pieces in plain Python, ma
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -66,8 +67,8 @@ class HostEngine:
         Returns:
           Encoded(ids int32[k], ends int64[k]).
         """
-        data, array = _both(buffer)
-        starts, ends = piece_bounds(self._pretok, array)
+        data, raw = _both(buffer)
+        starts, ends = piece_bounds(self._pretok, raw)
         packed = bytearray().join(
             self._packed(data, starts[i : i + _SLAB], ends[i : i + _SLAB]) for i in range(0, len(starts), _SLAB)
         )
@@ -97,23 +98,21 @@ class HostEngine:
     def _work_out(self, pieces: Iterable[bytes]) -> dict[bytes, bytes]:
         """Ids of pieces that the young cache does not hold; they are in it afterwards, as far as it takes them."""
         pieces = list(pieces)
-        found = self.cache.recall(pieces)
-        pieces = [p for p in pieces if p not in found]
+        recalled = self.cache.recall(pieces)
+        if recalled:
+            pieces = [p for p in pieces if p not in recalled]
         whole = find_whole(self._bpe, pieces)
-        one = whole.astype(np.int32).tobytes()
-        rest = []
-        for k, (piece, token) in enumerate(zip(pieces, whole.tolist(), strict=True)):
-            if token == NONE:
-                rest.append(piece)
-            else:
-                found[piece] = one[4 * k : 4 * k + 4]
+        packed = whole.tobytes()
+        found = dict(zip(pieces, [packed[i : i + 4] for i in range(0, len(packed), 4)], strict=True))
+        rest = [pieces[k] for k in np.flatnonzero(whole == NONE).tolist()]
         found.update(zip(rest, self._merged(rest), strict=True))
+        found.update(recalled)
         self.cache.add(found)
         return found
 
     def _merged(self, pieces: list[bytes]) -> Iterable[bytes]:
         if sum(map(len, pieces)) <= _FEW:
-            return [np.array(self._single.encode(p), np.int32).tobytes() for p in pieces]
+            return [array("i", self._single.encode(p)).tobytes() for p in pieces]
         return [ids.tobytes() for ids in self._rounds.encode(pieces)]
 
     def _token_ends(self, ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -135,5 +134,5 @@ class HostEngine:
 def _both(buffer: np.ndarray | bytes) -> tuple[bytes, np.ndarray]:
     if isinstance(buffer, bytes):
         return buffer, np.frombuffer(buffer, np.uint8)
-    array = np.ascontiguousarray(buffer, np.uint8)
-    return array.tobytes(), array
+    raw = np.ascontiguousarray(buffer, np.uint8)
+    return raw.tobytes(), raw
