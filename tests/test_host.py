@@ -76,7 +76,7 @@ def check_all_ways(spec, pieces):
 @pytest.mark.parametrize("make", [small_bpe.random_listed, small_bpe.random_ranks])
 def test_every_way_of_merging_equals_the_definition_on_random_tables(make):
     rng = random.Random(11)
-    for _ in range(12):
+    for _ in range(7):
         check_all_ways(make(rng), [small_bpe.random_piece(rng, longest=30) for _ in range(250)])
 
 
@@ -84,12 +84,8 @@ def test_every_way_of_merging_equals_the_definition_on_random_tables(make):
 def test_characters_of_several_bytes_on_random_tables(make):
     """The alphabet are bytes that make up a few characters, so that merges cross the edges of characters too."""
     rng = random.Random(12)
-    for _ in range(12):
-        spec = (
-            make(rng, "aé—".encode() + b"\xa8", merges=40)
-            if make is small_bpe.random_listed
-            else make(rng, "aéè—".encode())
-        )
+    for _ in range(6):
+        spec = make(rng, bytes(sorted(set("aéè—".encode()))))
         pieces = ["".join(rng.choices("aéè—", k=rng.randint(1, 12))).encode() for _ in range(250)]
         check_all_ways(spec, pieces)
 
@@ -100,12 +96,13 @@ def test_rounds_hand_over_to_the_heap_in_the_middle(monkeypatch):
 
     monkeypatch.setattr(rounds, "_SMALL", 0)
     rng = random.Random(13)
-    for slow in (1, 8, 10**9):
+    for slow in (1, 10**9):
         monkeypatch.setattr(rounds, "_SLOW", slow)
         monkeypatch.setattr(rounds, "_THIN", rng.choice([1, 10**9]))
         for _ in range(4):
             spec = small_bpe.random_spec(rng)
-            check_all_ways(spec, [small_bpe.random_piece(rng, longest=150) for _ in range(25)])
+            pieces = [small_bpe.random_piece(rng, longest=30) for _ in range(200)]
+            check_all_ways(spec, [*pieces, *(small_bpe.random_piece(rng, longest=150) for _ in range(5))])
 
 
 @given(st.lists(st.text(st.sampled_from(NASTY) | st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
@@ -122,7 +119,7 @@ def test_pieces_equal_the_reference(vocabulary, texts):
 def test_single_code_points_equal_the_reference(vocabulary):
     _, bpe, encoding = vocabulary
     host = HostEngine(Tables(None, bpe))
-    points = [c for c in itertools.chain(range(0x3000), range(0x3000, 0x110000, 37)) if not 0xD800 <= c < 0xE000]
+    points = [c for c in itertools.chain(range(0x600), range(0x600, 0x110000, 47)) if not 0xD800 <= c < 0xE000]
     for frame in ("{0}", "a{0}{0}", " {0}é"):  # at the head, behind ASCII, behind a character of several bytes
         pieces = [frame.format(chr(c)).encode() for c in points]
         want = [reference(encoding, p) for p in pieces]
