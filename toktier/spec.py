@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 MAX_IDS = 1 << 20  # the device packs a pair of ids and a rank into two 32-bit words
+DEFAULT_MODES = {"tokenizers": "parse", "tiktoken": "forbid"}  # what each reference does with special tokens in a text
 
 
 class AddedToken(NamedTuple):
@@ -42,9 +43,15 @@ class Spec:
     decoder: str
     added: tuple[AddedToken, ...]
     reason: str
+    special_default: str = ""
+    source_digest: str = ""
     digest: str = ""
 
     def __post_init__(self) -> None:
+        if not self.special_default:
+            object.__setattr__(self, "special_default", DEFAULT_MODES[self.reference])
+        for name in ("token_blob", "token_offsets", "merges"):
+            getattr(self, name).flags.writeable = False
         if not self.digest:
             object.__setattr__(self, "digest", self._content_digest())
 
