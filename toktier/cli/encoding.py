@@ -45,8 +45,8 @@ class EncodeSettings:
 def encoded(path: str, settings: EncodeSettings, bar: tqdm) -> Iterator[np.ndarray]:
     """The ids of one input as arrays int32[k] to be read one after the other."""
     tokenizer, begin, nothing = settings.tokenizer, 0, True
-    cut = None if settings.add_special_tokens else text.certified_cut(tokenizer)
-    for chunk in text.chunks(path, settings.errors, cut, bar):
+    whole = settings.add_special_tokens
+    for chunk in text.chunks(path, settings.errors, None if whole else tokenizer, bar):
         nothing = False
         try:
             ids = tokenizer.encode(chunk, **settings.keywords)

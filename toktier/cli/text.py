@@ -16,7 +16,7 @@ from toktier.errors import InputError
 if TYPE_CHECKING:
     from toktier.tokenizer import Tokenizer
 
-BLOCK = 1 << 23  # bytes read at a time, and about what one encode call is given of a large file
+BLOCK = 1 << 23  # bytes read at a time; one encode call is given one or two blocks of a large file
 
 Cut = Callable[[str], int]
 """Where a text may be cut: characters in front of the last certified cut, 0 where there is none."""
@@ -86,22 +86,24 @@ def decoded(handle: BinaryIO, name: str, errors: str, bar: tqdm) -> Iterator[str
             return
 
 
-def chunks(path: str, errors: str, cut: Cut | None, bar: tqdm) -> Iterator[str]:
-    """The text of one input in chunks that may be encoded apart: one chunk where `cut` is None, none for no text."""
+def chunks(path: str, errors: str, tokenizer: Tokenizer | None, bar: tqdm) -> Iterator[str]:
+    """The text of one input in chunks that `tokenizer` may encode apart: one chunk for None, no chunk for no text."""
     with opened(path) as handle:
         waiting: list[str] = []  # text in front of which a cut was made, or the text begins
-        tail = ""  # its last two characters: the only places in it that were not tried yet
-        for text in decoded(handle, label(path), errors, bar):
+        tail = ""  # its last two characters
+        cut: Cut | None = None
+        for number, text in enumerate(decoded(handle, label(path), errors, bar)):
             waiting.append(text)
-            if cut is None:
-                continue
-            around = tail + text
-            at = cut(around) if len(around) > 2 else 0
+            around, tail = tail + text, (tail + text)[-2:]
+            if number == 0 or tokenizer is None:
+                continue  # most inputs end here, and need no cut
+            if number == 1:
+                cut = certified_cut(tokenizer)
+            at = cut(around) if cut is not None and len(around) > 2 else 0
             if at > 0:
                 whole = "".join(waiting)
                 at += len(whole) - len(around)
                 yield whole[:at]
                 waiting = [whole[at:]]
-            tail = around[-2:]
         if rest := "".join(waiting):
             yield rest
