@@ -25,6 +25,7 @@ class PretokTables:
     right_product: np.ndarray
     right_symbol: np.ndarray
     cut: np.ndarray
+    inner: np.ndarray
     prefix_space: bool
     representatives: str
     digest: str

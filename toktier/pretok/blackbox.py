@@ -1,0 +1,248 @@
+"""The reference's splitter as a black box: characters in, a mark for each out.
+
+Marks are those of `tables`: START, INSIDE, DROPPED.  Many texts are asked at once by joining them with a separator that the
+reference itself cuts out before its pre-tokenizer runs (an added token of `tokenizers`, a special token of `tiktoken`),
+so each is split as a text of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from toktier.pretok.failure import LearnError
+from toktier.pretok.form import parse, reference_json
+from toktier.pretok.tables import DROPPED, INSIDE, START
+
+_SEPARATORS = ("\ue000", "\U000f1234", "\U00100001")  # private use: one that the asked texts do not hold is taken
+_FALLBACK = "(?s:.)"
+
+
+def open_blackbox(form: Any, reference: str) -> Blackbox:
+    """The splitter of a normal form (toktier/pretok/form.py) in the reference "tokenizers" or "tiktoken"."""
+    if reference == "tiktoken":
+        if not (isinstance(form, dict) and form.get("type") == "tiktoken"):
+            raise LearnError("pretokenizer: a tiktoken reference needs {'type': 'tiktoken', 'pattern': ...}")
+        return TiktokenBlackbox(form["pattern"])
+    if reference == "tokenizers":
+        if isinstance(form, dict):
+            raise LearnError("pretokenizer: a tiktoken pattern cannot run in the reference 'tokenizers'")
+        return TokenizersBlackbox(reference_json(form))
+    raise LearnError(f"reference: {reference!r} is neither 'tokenizers' nor 'tiktoken'")
+
+
+def splits(pretokenizer: str, reference: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """The reference's pieces of each text as (start, end) in characters, `pretokenizer` as in `Spec`.
+
+    >>> splits('{"type": "tiktoken", "pattern": "[a-z]+|[0-9]"}', "tiktoken", ["ab12"])
+    [[(0, 2), (2, 3), (3, 4)]]
+    """
+    box = open_blackbox(parse(pretokenizer)[0], reference)
+    return [pieces_of(marks) for marks in box.marks_of(texts)]
+
+
+def pieces_of(marks: np.ndarray) -> list[tuple[int, int]]:
+    """Marks of one text -> its pieces as (start, end)."""
+    edges = np.flatnonzero(marks != INSIDE)
+    ends = np.append(edges, len(marks))[1:]
+    return [(int(s), int(e)) for s, e in zip(edges, ends, strict=True) if marks[s] == START]
+
+
+class Blackbox:
+    """What both references share: batches of texts, joined by a separator."""
+
+    reference: str
+    chunk_chars = 16384
+
+    @property
+    def version(self) -> str:
+        """Version of the reference package."""
+        return importlib.metadata.version(self.reference)
+
+    def marks(self, points: np.ndarray, guess: np.ndarray | None = None) -> np.ndarray:
+        """Marks uint8[N, n] of N texts of n code points each, uint32[N, n].
+
+        `guess` (the same shape as the result) only makes the answer faster where it is right.
+        """
+        count, length = points.shape
+        if not length:
+            return np.zeros((count, 0), np.uint8)
+        out = np.empty((count, length), np.uint8)
+        rows = max(1, self.chunk_chars // (length + 1))
+        for at in range(0, count, rows):
+            part = points[at : at + rows]
+            separator = self._separator(part)
+            joined = np.full((len(part), length + 1), ord(separator), np.uint32)
+            joined[:, :length] = part
+            flat = (
+                None
+                if guess is None
+                else np.pad(guess[at : at + rows], ((0, 0), (0, 1)), constant_values=DROPPED).ravel()
+            )
+            out[at : at + rows] = self._joined(joined.ravel(), separator, flat).reshape(len(part), -1)[:, :length]
+        return out
+
+    def marks_of(self, texts: Iterable[str]) -> list[np.ndarray]:
+        """Marks of texts of any lengths."""
+        return [self.marks(_points(text)[None])[0] for text in texts]
+
+    @staticmethod
+    def _separator(points: np.ndarray) -> str:
+        for candidate in _SEPARATORS:
+            if not (points == ord(candidate)).any():
+                return candidate
+        raise LearnError("the asked texts hold every separator")
+
+    def _joined(self, points: np.ndarray, separator: str, guess: np.ndarray | None) -> np.ndarray:
+        raise NotImplementedError
+
+
+class TokenizersBlackbox(Blackbox):
+    """`tokenizers`: a Tokenizer whose model gives every piece one id; its offsets are the pieces."""
+
+    reference = "tokenizers"
+
+    def __init__(self, pre_tokenizer: Any) -> None:
+        self.pre_tokenizer = pre_tokenizer
+        self._engines: dict[str, Any] = {}
+
+    def _joined(self, points: np.ndarray, separator: str, guess: np.ndarray | None) -> np.ndarray:
+        spans = self.spans(_text(points), separator)
+        marks = np.full(len(points), DROPPED, np.uint8)
+        depth = np.zeros(len(points) + 1, np.int32)
+        np.add.at(depth, spans[:, 0], 1)
+        np.add.at(depth, spans[:, 1], -1)
+        marks[np.cumsum(depth[:-1]) > 0] = INSIDE
+        reached = np.maximum.accumulate(np.append(0, spans[:-1, 1])) if len(spans) else np.zeros(0, np.int64)
+        marks[spans[spans[:, 0] >= reached, 0]] = START  # a piece that begins inside a character starts no character
+        return marks
+
+    def spans(self, text: str, separator: str) -> np.ndarray:
+        """int64[k, 2]: character offsets of all pieces (a separator is one too); those inside a character overlap."""
+        if separator not in self._engines:
+            self._engines[separator] = self._engine(separator)
+        offsets = self._engines[separator].encode(text, add_special_tokens=False).offsets
+        return np.array(offsets, np.int64).reshape(-1, 2)
+
+    def _engine(self, separator: str) -> Any:
+        import tokenizers
+
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        config = {
+            "version": "1.0",
+            "added_tokens": [{"id": 1, "content": separator, "special": True, **flags}],
+            "pre_tokenizer": self.pre_tokenizer,
+            "model": {"type": "WordLevel", "vocab": {"?": 0, separator: 1}, "unk_token": "?"},
+        }
+        try:
+            return tokenizers.Tokenizer.from_str(json.dumps(config))
+        except Exception as error:
+            raise LearnError(f"pretokenizer: `tokenizers` refuses it: {error}") from error
+
+
+class TiktokenBlackbox(Blackbox):
+    """`tiktoken`: an Encoding whose vocabulary is made for the asked texts, so that ids tell the pieces."""
+
+    reference = "tiktoken"
+    chunk_chars = 1 << 17
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self._bytes = {bytes([b]): b for b in range(256)}
+
+    def _joined(self, points: np.ndarray, separator: str, guess: np.ndarray | None) -> np.ndarray:
+        text = _text(points)
+        if guess is not None and self._confirmed(text, separator, guess):
+            return guess
+        pieces = text.split(separator)
+        out = np.full(len(points), DROPPED, np.uint8)
+        at = 0
+        step = 4000 if max(map(len, pieces)) < 40 else 1
+        for first in range(0, len(pieces), step):
+            some = pieces[first : first + step]
+            marks = self._exhaustive(some, separator)
+            out[at : at + len(marks)] = marks
+            at += len(marks) + 1
+        return out
+
+    def encoding(self, pattern: str, ranks: dict[bytes, int], separator: str) -> Any:
+        """The engine for one pattern and vocabulary; the separator is the id behind the last rank."""
+        import tiktoken
+
+        try:
+            return tiktoken.Encoding(
+                "asked", pat_str=pattern, mergeable_ranks=ranks, special_tokens={separator: len(ranks)}
+            )
+        except Exception as error:
+            raise LearnError(f"pretokenizer: `tiktoken` refuses the pattern: {error}") from error
+
+    def _confirmed(self, text: str, separator: str, guess: np.ndarray) -> bool:
+        """Are the guessed marks the reference's?
+
+        The vocabulary holds each guessed piece and each two that touch.  Ids equal to the guess's ids then prove it: a
+        piece of the reference that cut a guessed piece could not give its id, and one that spanned two would have
+        merged them, for `tiktoken` merges any two neighbours whose bytes are a token.
+        """
+        edges = np.flatnonzero(guess != INSIDE)
+        ends = np.append(edges, len(text))[1:]
+        kept = guess[edges] == START
+        if (guess[edges[~kept]] == DROPPED).sum() != text.count(separator):
+            return False  # dropped characters leave no trace in the ids: ask exhaustively
+        words = [text[s:e] for s, e in zip(edges[kept].tolist(), ends[kept].tolist(), strict=True)]
+        touching = {
+            a + b for a, b, near in zip(words, words[1:], np.diff(np.flatnonzero(kept)) == 1, strict=False) if near
+        }
+        ranks = dict(self._bytes)
+        for word in {*words, *touching}:
+            ranks.setdefault(word.encode(), len(ranks))
+        ids = self.encoding(self.pattern, ranks, separator).encode_to_numpy(text, allowed_special="all")
+        want = np.full(len(edges), len(ranks), np.int64)
+        of_word = {word: ranks[word.encode()] for word in set(words)}
+        want[kept] = [of_word[word] for word in words]
+        return np.array_equal(ids, want)
+
+    def _exhaustive(self, texts: list[str], separator: str) -> np.ndarray:
+        """Marks of short texts, joined: every substring is a token, so every piece is one id."""
+        words = {t[i:j] for t in texts for i in range(len(t)) for j in range(i + 1, len(t) + 1)}
+        ranks = dict(self._bytes)
+        for word in sorted(words, key=lambda w: (len(w), w)):
+            ranks.setdefault(word.encode(), len(ranks))
+        length = np.ones(len(ranks) + 1, np.int64)
+        for word in words:
+            length[ranks[word.encode()]] = len(word)
+        joined = separator.join(texts)
+        ids = self.encoding(self.pattern, ranks, separator).encode_to_numpy(joined, allowed_special="all")
+        dropping = int(length[ids].sum()) != len(joined)
+        if dropping:
+            pattern = f"(?:{self.pattern})|{_FALLBACK}"
+            ids = self.encoding(pattern, ranks, separator).encode_to_numpy(joined, allowed_special="all")
+        at = np.cumsum(length[ids]) - length[ids]
+        marks = np.full(len(joined), INSIDE, np.uint8)
+        marks[at] = START
+        marks[at[ids == len(ranks)]] = DROPPED
+        if dropping:
+            self._mark_dropped(texts, separator, marks)
+        return marks
+
+    def _mark_dropped(self, texts: list[str], separator: str, marks: np.ndarray) -> None:
+        """Turn START into DROPPED where the pattern does not match, once a last alternative took what it dropped."""
+        begin = np.cumsum([0] + [len(t) + 1 for t in texts])[:-1]
+        joined = separator.join(texts)
+        for offset in range(max(map(len, texts), default=0)):
+            probe = rf"\A(?s:.{{{offset}}})(?!(?:{self.pattern})){_FALLBACK}"
+            ids = self.encoding(probe, self._bytes, separator).encode_to_numpy(joined, allowed_special="all")
+            text_of = np.cumsum(ids == 256)
+            failing = begin[np.unique(text_of[ids != 256])] + offset
+            marks[failing[marks[failing] == START]] = DROPPED
+
+
+def _text(points: np.ndarray) -> str:
+    return np.ascontiguousarray(points, np.uint32).tobytes().decode("utf-32-le")
+
+
+def _points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
