@@ -38,11 +38,16 @@ def _mix(h: Array) -> Array:
     return h ^ (h >> 16)
 
 
-def hash_words(words: tuple[Array, ...], seed: int) -> tuple[Array, Array]:
-    """Two independent uint32 hashes of keys given word by word (each uint32[...])."""
+def start_word(seed: int) -> np.uint32:
+    """The word from which the hashes of a seed start."""
+    return np.uint32(seed * 0x9E3779B1 & 0xFFFFFFFF)
+
+
+def hash_words(words: tuple[Array, ...], start: Array) -> tuple[Array, Array]:
+    """Two independent uint32 hashes of keys given word by word (each uint32[...]) and the seed's start word."""
     hashes = []
     for row in _MULTIPLIERS:
-        h: Array = np.uint32(seed * 0x9E3779B1 & 0xFFFFFFFF)
+        h: Array = start
         for word, multiplier in zip(words, row, strict=False):
             h = h + word * multiplier
         hashes.append(_mix(h))
@@ -62,7 +67,7 @@ def slot_of(h2: Array, displacement: Array, slot_bits: int) -> Array:
 
 def slots(h: PerfectHash, words: tuple[Array, ...]) -> Array:
     """Slot (uint32) of each key: the same expression in NumPy and in a traced JAX function."""
-    h1, h2 = hash_words(words, h.seed)
+    h1, h2 = hash_words(words, start_word(h.seed))
     return slot_of(h2, h.displacement[bucket_of(h1, h.bucket_bits)].astype(np.uint32), h.slot_bits)
 
 
@@ -92,7 +97,7 @@ def build(keys: np.ndarray) -> tuple[PerfectHash, np.ndarray]:
 
 def _place(columns: tuple[np.ndarray, ...], n: int, slot_bits: int, bucket_bits: int, seed: int):
     """One attempt: buckets from the fullest to the emptiest, many at a time; None where a bucket finds no place."""
-    h1, h2 = hash_words(columns, seed) if n else (np.zeros(0, np.uint32), np.zeros(0, np.uint32))
+    h1, h2 = hash_words(columns, start_word(seed)) if n else (np.zeros(0, np.uint32), np.zeros(0, np.uint32))
     bucket = bucket_of(h1, bucket_bits).astype(np.int64)
     order = np.argsort(bucket, kind="stable")
     sizes = np.bincount(bucket, minlength=1 << bucket_bits)

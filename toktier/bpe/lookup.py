@@ -1,0 +1,146 @@
+"""Exact look-ups on the device: piece bytes -> id, pair of ids -> merge rank (traced JAX functions)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from toktier.bpe import perfect_hash
+from toktier.bpe.tables import WORD_BYTES, BpeTables
+
+ID_MASK = (1 << 20) - 1
+_FINAL = np.uint32(1 << 31)
+
+
+class HashTable(NamedTuple):
+    """displacement: uint16[2**b]; rows: uint32[2**s, width]; start: uint32 scalar from which the hashes begin."""
+
+    displacement: Array
+    rows: Array
+    start: Array
+
+    def row_of(self, words: tuple[Array, ...]) -> Array:
+        """int32: the only row that may hold each key."""
+        h1, h2 = perfect_hash.hash_words(words, self.start)
+        buckets, slots = self.displacement.shape[0].bit_length() - 1, self.rows.shape[0].bit_length() - 1
+        bend = self.displacement[perfect_hash.bucket_of(h1, buckets).astype(jnp.int32)].astype(jnp.uint32)
+        return perfect_hash.slot_of(h2, bend, slots).astype(jnp.int32)
+
+
+class LookupTables(NamedTuple):
+    """Device form of BpeTables.
+
+    piece, chain, pair: see BpeTables; product: int32[R + 1], token made by each rank (R: none); length: int32[n_ids];
+    byte_token: int32[256]; byte_pair_rank: int32[65536]; char_block: int32[0x1100]; char_start: int32[blocks * 256];
+    min_left, min_right: int32[n_ids]; orderly: bool[R + 1].
+    """
+
+    piece: HashTable
+    chain: HashTable
+    pair: HashTable
+    product: Array
+    length: Array
+    byte_token: Array
+    byte_pair_rank: Array
+    char_block: Array
+    char_start: Array
+    min_left: Array
+    min_right: Array
+    orderly: Array
+
+
+def lookup_tables(t: BpeTables) -> LookupTables:
+    """Arrays for the device (NumPy; the caller puts them there)."""
+
+    def table(h: perfect_hash.PerfectHash, rows: np.ndarray) -> HashTable:
+        return HashTable(h.displacement, rows, np.asarray(perfect_hash.start_word(h.seed)))
+
+    return LookupTables(
+        table(t.piece_hash, t.piece_rows),
+        table(t.chain_hash, t.chain_rows),
+        table(t.pair_hash, t.pair_rows),
+        np.append(t.product, np.int32(-1)),
+        t.token_length.astype(np.int32),
+        t.byte_token.astype(np.int32),
+        t.byte_pair_rank.astype(np.int32),
+        t.char_block.astype(np.int32),
+        t.char_start,
+        t.min_left.astype(np.int32),
+        t.min_right.astype(np.int32),
+        np.append(t.orderly, False),
+    )
+
+
+def aligned_words(data: Array) -> Array:
+    """The buffer as little-endian uint32[N / 4 + 5] (zeros behind), for `words_at`."""
+    return jnp.pad(lax.bitcast_convert_type(data.reshape(-1, 4), jnp.uint32), (0, WORD_BYTES // 4 + 1))
+
+
+def words_at(words: Array, start: Array, length: Array) -> tuple[Array, ...]:
+    """The 16 bytes at each start as four little-endian words, zero from `length` (int32, any value) on."""
+    index = jnp.minimum(start >> 2, words.shape[0] - 5)
+    shift = ((start & 3) << 3).astype(jnp.uint32)
+    pieces = [words[index + k] for k in range(WORD_BYTES // 4 + 1)]
+    out = []
+    for k in range(WORD_BYTES // 4):
+        # shifting by 32 is undefined, so the upper half moves in two steps
+        word = pieces[k] >> shift | (pieces[k + 1] << 1) << (jnp.uint32(31) - shift)
+        kept = jnp.clip(length - 4 * k, 0, 4).astype(jnp.uint32)
+        mask = jnp.where(kept >= 4, jnp.uint32(0xFFFFFFFF), (jnp.uint32(1) << (kept << 3)) - 1)
+        out.append(word & mask)
+    return tuple(out)
+
+
+def find_piece(table: HashTable, words: tuple[Array, ...], length: Array) -> tuple[Array, Array]:
+    """Whole-piece look-up of pieces of 1 to 16 bytes: (int32 id, bool found)."""
+    row = table.row_of((*words, length.astype(jnp.uint32)))
+    last = table.rows[row, 4]
+    same = (last >> 20) == length.astype(jnp.uint32)
+    for k in range(4):
+        same &= table.rows[row, k] == words[k]
+    return (last & ID_MASK).astype(jnp.int32), same
+
+
+def find_long_piece(table: HashTable, words: Array, start: Array, length: Array) -> tuple[Array, Array]:
+    """Whole-piece look-up of pieces longer than 16 bytes, 16 bytes a step; dead ends stop early.
+
+    Args:
+      words: of `aligned_words`; start, length: int32[k] (length 0: not asked).
+    """
+
+    def unsettled(carry):
+        return jnp.any(carry[3])
+
+    def one_chunk(carry):
+        state, at, token, alive = carry
+        left = length - at
+        final = left <= WORD_BYTES
+        chunk = words_at(words, start + at, left)
+        size = jnp.where(final, left, 0).astype(jnp.uint32)  # 0 says "goes on behind these 16 bytes"
+        row = table.row_of((state, *chunk, size))
+        same = (table.rows[row, 0] == state) & (table.rows[row, 5] == size)
+        for k in range(4):
+            same &= table.rows[row, k + 1] == chunk[k]
+        value = table.rows[row, 6]
+        found = alive & same
+        token = jnp.where(found & final, (value & ~_FINAL).astype(jnp.int32), token)
+        return jnp.where(found, value, state), at + WORD_BYTES, token, found & ~final
+
+    zero = jnp.zeros_like(start)
+    carry = (zero.astype(jnp.uint32), zero, zero - 1, length > WORD_BYTES)
+    token = lax.while_loop(unsettled, one_chunk, carry)[2]
+    return token, token >= 0
+
+
+def pair_rank(t: LookupTables, left: Array, right: Array, ask: Array) -> Array:
+    """int32: rank of the merge of two tokens, R (one above the last) where there is none or where `ask` is False."""
+    none = t.product.shape[0] - 1
+    left = jnp.where(ask, left, 0).astype(jnp.uint32)
+    right = jnp.where(ask, right, 0).astype(jnp.uint32)
+    row = t.pair.row_of((left, right))
+    low, high = t.pair.rows[row, 0], t.pair.rows[row, 1]
+    same = (low == (left | (right & 0xFFF) << 20)) & ((high & 0xFF) == right >> 12)
+    return jnp.where(ask & same, (high >> 8).astype(jnp.int32), none)

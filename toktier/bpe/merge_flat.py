@@ -1,0 +1,255 @@
+"""BPE of long pieces, all in one flat array, many merges a round (traced JAX functions).
+
+A piece of a megabyte (one letter, spaces, Chinese without punctuation) must not take a round a merge.  Here a round makes
+every merge that is certain to happen whatever the rest does (docs/merges.md, `prototype: safe merges`):
+
+* the lowest rank of the piece, at all its leftmost non-overlapping occurrences if the rank is *orderly* (every merge that
+  uses its product ranks above it), else at its first occurrence and nothing else in that piece;
+* a strict local minimum of an orderly rank r whose two tokens no merge of rank below r can reach: a token is out of reach
+  if no merge of such a rank has it on that side at all, or if its neighbour cannot change before r either, which is looked
+  up a few tokens far.
+
+Pieces stand one behind the other with a separator (-1) in front of each and behind the last.  Work follows the number of
+tokens left, not the capacity: every pass runs over fixed tiles as often as there are tokens.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from toktier.bpe.lookup import LookupTables, pair_rank
+from toktier.bpe.starts import start_tokens
+from toktier.compact import append, packed, positions
+
+_REACH = 3  # how many neighbours a certificate may lean on
+_HALO = 8  # tokens read beyond a tile on either side
+_MARGIN = 4  # bytes read beyond a tile of the buffer: a character may begin before it or end behind it
+_UNKNOWN = -1  # rank not looked up since a neighbour changed
+_SEPARATOR = -1
+_EMPTY = (_SEPARATOR, _UNKNOWN, 0, 0)  # Flat's values where no token stands
+
+
+class Flat(NamedTuple):
+    """Token, rank with the next token, byte position and piece number of every element, `_HALO` separators in front."""
+
+    token: Array
+    rank: Array
+    place: Array
+    piece: Array
+
+
+def merge_long(t: LookupTables, data: Array, start: Array, length: Array, count: Array, found: Array, tile: int) -> Array:
+    """BPE of long pieces.
+
+    Args:
+      data: uint8[N]; start, length: int32[k] of the pieces, of which the first `count` are valid.
+      found: int32[N], id + 1 at the first byte of every token known so far.
+      tile: elements a step.
+
+    Returns:
+      `found` with the tokens of these pieces.
+    """
+    flat, total = _flatten(t, data, start, length, count, tile)
+
+    def unfinished(carry):
+        return carry[3]
+
+    def two_rounds(carry):
+        # the arrays change places in every round; two rounds a step spare XLA the copies that an exchange would cost
+        flat, spare, total, _ = carry
+        flat, lowest, _ = _look_up(t, flat, total, start.shape[0] + 1, tile)
+        spare, total = _merge(t, flat, spare, total, lowest, tile)
+        spare, lowest, any_left = _look_up(t, spare, total, start.shape[0] + 1, tile)
+        flat, total = _merge(t, spare, flat, total, lowest, tile)
+        return flat, spare, total, any_left
+
+    spare = Flat(*(jnp.full_like(x, fill) for x, fill in zip(flat, _EMPTY, strict=True)))
+    flat, _, total, _ = lax.while_loop(unfinished, two_rounds, (flat, spare, total, count > 0))
+
+    def write(k, found):
+        block = Flat(*(lax.dynamic_slice(x, (_HALO + k * tile,), (tile,)) for x in flat))
+        use = (block.token >= 0) & (k * tile + jnp.arange(tile) < total)
+        at = jnp.where(use, block.place, found.shape[0])
+        return found.at[at].set(block.token + 1, mode="drop", unique_indices=True)
+
+    return lax.fori_loop(0, -(-total // tile), write, found)
+
+
+def _flatten(t: LookupTables, data: Array, start: Array, length: Array, count: Array, tile: int) -> tuple[Flat, Array]:
+    """The pieces' start tokens one behind the other, and how many elements there are."""
+    n = data.shape[0]
+    valid = jnp.arange(start.shape[0]) < count
+    heads = jnp.zeros(n + tile, jnp.int8).at[jnp.where(valid, start, n + tile)].set(1, mode="drop")
+    tails = jnp.zeros(n + tile, jnp.int8).at[jnp.where(valid, start + length, n + tile)].set(1, mode="drop")
+    # a byte tile is read with a margin that holds a whole character on either side
+    padded = tuple(jnp.pad(x, (_MARGIN, _MARGIN)) for x in (data, heads, tails))
+    block = tile + tile // 32  # separators come on top of the tokens: at most one in 129 bytes
+    room = _HALO + n + start.shape[0] + block + _HALO
+    flat = Flat(*(jnp.full(room, fill, jnp.int32) for fill in _EMPTY))
+
+    def step(k, carry):
+        flat, total, piece, depth = carry
+        byte, head, tail = (lax.dynamic_slice(x, (k * tile,), (tile + 2 * _MARGIN,)) for x in padded)
+
+        def gather(flat, total, piece):
+            inside = depth + lax.associative_scan(jnp.add, head.astype(jnp.int32) - tail) > 0
+            token, alive = start_tokens(t, byte.astype(jnp.int32), inside, head > 0)
+            here = slice(_MARGIN, _MARGIN + tile)
+            token, alive, first = token[here], alive[here], head[here] > 0
+            number = piece + _exclusive_count(first) + first
+            at = jnp.where(alive, _exclusive_count(alive) + number - piece, block)
+            place = k * tile + jnp.arange(tile, dtype=jnp.int32)
+            values = Flat(token, jnp.full(tile, _UNKNOWN, jnp.int32), place, number)
+            flat = Flat(
+                *(
+                    append(x, _HALO + total, jnp.full(block, fill, jnp.int32).at[at].set(y, mode="drop"))
+                    for x, y, fill in zip(flat, values, _EMPTY, strict=True)
+                )
+            )
+            heads_here = first.sum(dtype=jnp.int32)
+            # the last separator stays open: the next head writes behind it
+            return flat, total + alive.sum(dtype=jnp.int32) + heads_here, piece + heads_here
+
+        needed = (depth > 0) | jnp.any(head > 0)
+        flat, total, piece = lax.cond(needed, gather, lambda *x: x, flat, total, piece)
+        moved = slice(0, tile)
+        return flat, total, piece, depth + (head[moved].astype(jnp.int32) - tail[moved]).sum()
+
+    zero = jnp.int32(0)
+    flat, total, _, _ = lax.fori_loop(0, -(-n // tile), step, (flat, zero, zero, zero))
+    return flat, total + 1
+
+
+def _exclusive_count(flags: Array) -> Array:
+    """int32[N]: flags set before each position."""
+    words, offsets, _ = packed(flags)
+    below = (jnp.uint32(1) << jnp.arange(32, dtype=jnp.uint32)) - 1
+    return (offsets[:, None] + lax.population_count(words[:, None] & below).astype(jnp.int32)).reshape(-1)
+
+
+def _look_up(t: LookupTables, flat: Flat, total: Array, pieces: int, tile: int) -> tuple[Flat, Array, Array]:
+    """Ranks of the pairs that changed, the lowest rank of every piece, and whether anything is left to merge."""
+    none = t.product.shape[0] - 1
+
+    def step(k, carry):
+        rank, lowest = carry
+        first = _HALO + k * tile
+        token = lax.dynamic_slice(flat.token, (first,), (tile + 1,))
+        known = lax.dynamic_slice(rank, (first,), (tile,))
+        used = k * tile + jnp.arange(tile) < total
+        ask = used & (known == _UNKNOWN) & (token[:-1] >= 0) & (token[1:] >= 0)
+        known = jnp.where(ask, pair_rank(t, token[:-1], token[1:], ask), jnp.where(known == _UNKNOWN, none, known))
+        known = jnp.where(used, known, none)
+        piece = lax.dynamic_slice(flat.piece, (first,), (tile,))
+        return lax.dynamic_update_slice(rank, known, (first,)), lowest.at[piece].min(known, mode="drop")
+
+    # separators and the stretch behind the last token never merge
+    lowest = jnp.full(pieces, none, jnp.int32)
+    rank, lowest = lax.fori_loop(0, -(-total // tile), step, (flat.rank, lowest))
+    rank = lax.dynamic_update_slice(rank, jnp.full(_HALO, none, jnp.int32), (0,))
+    rank = lax.dynamic_update_slice(rank, jnp.full(_HALO, none, jnp.int32), (_HALO + total,))
+    return flat._replace(rank=rank), lowest, jnp.any(lowest < none)
+
+
+def _merge(t: LookupTables, flat: Flat, spare: Flat, total: Array, lowest: Array, tile: int) -> tuple[Flat, Array]:
+    """All certain merges of a round, written to the spare arrays, and how many elements are left."""
+    none = t.product.shape[0] - 1
+    strict = ~t.orderly[lowest] & (lowest < none)  # pieces whose lowest rank must go one at a time
+
+    def first_of_lowest(_):
+        """Position of the first occurrence of the lowest rank, for the pieces that go one at a time."""
+
+        def step(k, first):
+            at = k * tile + jnp.arange(tile, dtype=jnp.int32)
+            rank = lax.dynamic_slice(flat.rank, (_HALO + k * tile,), (tile,))
+            piece = lax.dynamic_slice(flat.piece, (_HALO + k * tile,), (tile,))
+            hit = (rank == lowest[piece]) & (rank < none) & (at < total)
+            return first.at[jnp.where(hit, piece, first.shape[0])].min(at, mode="drop")
+
+        return lax.fori_loop(0, -(-total // tile), step, jnp.full(lowest.shape[0], 0x7FFFFFFF, jnp.int32))
+
+    def no_piece(_):
+        return jnp.full(lowest.shape[0], 0x7FFFFFFF, jnp.int32)
+
+    first = lax.cond(jnp.any(strict), first_of_lowest, no_piece, 0)
+
+    def step(k, carry):
+        out, kept, chain, picked_before = carry
+        window = Flat(*(lax.dynamic_slice(x, (k * tile,), (tile + 2 * _HALO,)) for x in flat))
+        at = k * tile - _HALO + jnp.arange(tile + 2 * _HALO, dtype=jnp.int32)
+        pick, chain = _picks(t, window, at, lowest, strict, first, chain, tile)
+        here = slice(_HALO, _HALO + tile)
+        mine, following = pick[here], pick[_HALO + 1 : _HALO + tile + 1]
+        before = jnp.concatenate([picked_before[None], mine[:-1]])
+        used = at[here] < total
+        stays = used & ~before
+        rank = window.rank[here]
+        token = jnp.where(mine, t.product[rank], window.token[here])
+        rank = jnp.where(mine | following, _UNKNOWN, rank)
+        index, count = positions(stays)
+        block = Flat(token, rank, window.place[here], window.piece[here])
+        out = Flat(*(append(x, _HALO + kept, y[index]) for x, y in zip(out, block, strict=True)))
+        return out, kept + count, chain, mine[-1]
+
+    carry = (spare, jnp.int32(0), jnp.int32(0), jnp.bool_(False))
+    out, kept, _, _ = lax.fori_loop(0, -(-total // tile), step, carry)
+    # what stands behind the last element is left over from the tile and must not look like a token
+    out = out._replace(token=lax.dynamic_update_slice(out.token, jnp.full(_HALO, _SEPARATOR, jnp.int32), (_HALO + kept,)))
+    return out, kept
+
+
+def _picks(t, w: Flat, at: Array, lowest, strict, first, chain: Array, tile: int) -> tuple[Array, Array]:
+    """bool[window]: which merges of the window are certain; valid from _HALO to _HALO + tile + 1.
+
+    `chain` is the position where the run of equal ranks that enters the tile began.
+    """
+    none = t.product.shape[0] - 1
+    rank = w.rank
+    before = jnp.concatenate([jnp.full(1, none, jnp.int32), rank[:-1]])
+    behind = jnp.concatenate([rank[1:], jnp.full(1, none, jnp.int32)])
+    merges = rank < none
+    low = lowest[w.piece]
+    # equal neighbouring ranks are a run of one token; of its pairs every other one goes, from the left
+    new_run = rank != before
+    begin = jnp.where(new_run & (at >= 0), at, 0)
+    inherited = jnp.concatenate([jnp.maximum(begin[_HALO : _HALO + 1], chain), begin[_HALO + 1 :]])
+    run = jnp.concatenate([begin[:_HALO], lax.associative_scan(jnp.maximum, inherited)])
+    is_low = merges & (rank == low)
+    even = ((at - run) & 1) == 0
+    one_at_a_time = strict[w.piece]
+    certain = is_low & jnp.where(one_at_a_time, at == first[w.piece], even)
+    local = merges & t.orderly[rank] & (rank < before) & (rank < behind) & ~one_at_a_time
+    safe = local & _unreachable_from_left(t, w, rank) & _unreachable_from_right(t, w, rank)
+    return certain | safe, run[_HALO + tile - 1]
+
+
+def _shift(x: Array, by: int, fill) -> Array:
+    """x[i + by] at i."""
+    if by == 0:
+        return x
+    pad = jnp.full(abs(by), fill, x.dtype)
+    return jnp.concatenate([x[by:], pad]) if by > 0 else jnp.concatenate([pad, x[:by]])
+
+
+def _unreachable_from_left(t: LookupTables, w: Flat, rank: Array) -> Array:
+    """No merge of rank below r can take the left token of the pair: see the module's second rule."""
+    swallow = jnp.where(w.token >= 0, t.min_right[w.token], t.product.shape[0])
+    safe, open_ = jnp.zeros(rank.shape, bool), jnp.ones(rank.shape, bool)
+    for k in range(_REACH):
+        safe |= open_ & (_shift(swallow, -k, 0) > rank)
+        # the neighbour must not be able to merge leftwards at this rank or below before r is due
+        open_ &= _shift(rank, -k - 2, 0) > rank
+    return safe
+
+
+def _unreachable_from_right(t: LookupTables, w: Flat, rank: Array) -> Array:
+    """Mirror image; an equal rank to the right may stay, since the leftmost of equals goes first."""
+    swallow = jnp.where(w.token >= 0, t.min_left[w.token], t.product.shape[0])
+    safe, open_ = jnp.zeros(rank.shape, bool), jnp.ones(rank.shape, bool)
+    for k in range(_REACH):
+        safe |= open_ & (_shift(swallow, k + 1, 0) >= rank)
+        open_ &= _shift(rank, k + 2, 0) >= rank
+    return safe

@@ -1,0 +1,131 @@
+"""BPE of short pieces side by side: one merge a piece and round, nothing moved (traced JAX functions).
+
+A tile is P pieces of at most L bytes, laid out [L, P] so that every step is a stride-one pass over the pieces.  A token
+stays in the slot of its first byte and a bit mask a piece says which slots are alive, so a merge writes three slots and
+shifts nothing: the neighbours of a slot are bit scans of the mask.  Rank and slot share one int32 key, so the minimum over
+a piece is the lowest rank and, among equals, the leftmost: BPE by definition, whatever the order of the merges.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from toktier.bpe.lookup import LookupTables, pair_rank
+from toktier.bpe.starts import start_ranks, start_tokens
+
+_SLOT_BITS = 7  # pieces of up to 128 bytes; a rank has 20 bits
+_SLOT_MASK = (1 << _SLOT_BITS) - 1
+_DONE = 0x7FFFFFFF
+
+
+class Tile(NamedTuple):
+    """token, key: int32[L, P]; alive: uint32[ceil(L / 32), P] bit masks."""
+
+    token: Array
+    key: Array
+    alive: Array
+
+
+def merge_tile(t: LookupTables, byte: Array, inside: Array) -> tuple[Array, Array]:
+    """BPE of P pieces.
+
+    Args:
+      byte: int32[L, P], L at most 128; inside: bool[L, P], the slot belongs to the piece.
+
+    Returns:
+      (int32[L, P] token, bool[L, P] alive): the tokens stand in the slots of their first bytes.
+    """
+    slot = jnp.arange(byte.shape[0], dtype=jnp.int32)[:, None]
+    token, alive = start_tokens(t, byte, inside, slot == 0)
+    rank = start_ranks(t, byte, token, alive)
+    tile = Tile(token, _key(t, rank, slot), _pack(alive))
+    tile = lax.while_loop(lambda s: jnp.any(_lowest(s[1]) != _DONE), lambda s: _round(t, Tile(*s)), tile)
+    return tile.token, _unpack(tile.alive, byte.shape[0])
+
+
+def _key(t: LookupTables, rank: Array, slot: Array) -> Array:
+    return jnp.where(rank < t.product.shape[0] - 1, rank << _SLOT_BITS | slot, _DONE)
+
+
+def _lowest(key: Array) -> Array:
+    """Minimum over the slots, as a tree of element-wise minima (XLA's reduce is not vectorized on the CPU)."""
+    while key.shape[0] > 1:
+        half = key.shape[0] // 2
+        key = jnp.minimum(key[:half], key[half:])
+    return key[0]
+
+
+def _round(t: LookupTables, tile: Tile) -> Tile:
+    """The lowest merge of every piece; a piece that is done rewrites what it has."""
+    best = _lowest(tile.key)
+    busy = best != _DONE
+    at = jnp.where(busy, best & _SLOT_MASK, 0)
+    after, has_after = _next(tile.alive, at)
+    behind, has_behind = _next(tile.alive, after)
+    before, has_before = _previous(tile.alive, at)
+    lanes = jnp.arange(at.shape[0], dtype=jnp.int32)
+    flat = tile.token.reshape(-1)
+    width = at.shape[0]
+    merged = t.product[jnp.where(busy, best >> _SLOT_BITS, t.product.shape[0] - 1)]
+    left, right = flat[before * width + lanes], flat[behind * width + lanes]
+    rank = pair_rank(
+        t,
+        jnp.stack([left, merged]),
+        jnp.stack([merged, right]),
+        jnp.stack([busy & has_before, busy & has_after & has_behind]),
+    )
+    slot = jnp.arange(tile.token.shape[0], dtype=jnp.int32)[:, None]
+    here, gone, side = busy & (slot == at), busy & (slot == after), busy & has_before & (slot == before)
+    key = jnp.where(here, _key(t, rank[1], at), tile.key)
+    key = jnp.where(side, _key(t, rank[0], before), jnp.where(gone, _DONE, key))
+    words = jnp.arange(tile.alive.shape[0], dtype=jnp.int32)[:, None]
+    dies = jnp.where(busy & (after >> 5 == words), jnp.uint32(1) << (after & 31).astype(jnp.uint32), jnp.uint32(0))
+    return Tile(jnp.where(here, merged, tile.token), key, tile.alive & ~dies)
+
+
+def _pack(alive: Array) -> Array:
+    """bool[L, P] -> uint32[ceil(L / 32), P]."""
+    rows = []
+    for first in range(0, alive.shape[0], 32):
+        part = alive[first : first + 32].astype(jnp.uint32)
+        rows.append((part << jnp.arange(part.shape[0], dtype=jnp.uint32)[:, None]).sum(0, dtype=jnp.uint32))
+    return jnp.stack(rows)
+
+
+def _unpack(words: Array, length: int) -> Array:
+    """uint32[W, P] -> bool[L, P]."""
+    slot = jnp.arange(length, dtype=jnp.uint32)[:, None]
+    return (words[jnp.arange(length) >> 5] >> (slot & 31)) & 1 == 1
+
+
+def _next(alive: Array, at: Array) -> tuple[Array, Array]:
+    """First live slot above each slot: (int32 slot, 0 if there is none, bool exists)."""
+    found, exists = jnp.zeros_like(at), jnp.zeros(at.shape, bool)
+    for word in range(alive.shape[0] - 1, -1, -1):
+        local = at - 32 * word
+        # bits strictly above `local`; everything when `local` lies before this word, nothing when behind it
+        above = jnp.where(local < 0, jnp.uint32(0xFFFFFFFF), _bits_above(jnp.clip(local, 0, 31).astype(jnp.uint32)))
+        rest = jnp.where(local > 31, jnp.uint32(0), alive[word] & above)
+        lowest = lax.population_count(~rest & (rest - 1)).astype(jnp.int32)
+        found, exists = jnp.where(rest != 0, 32 * word + lowest, found), exists | (rest != 0)
+    return found, exists
+
+
+def _bits_above(bit: Array) -> Array:
+    return jnp.uint32(0xFFFFFFFE) << bit
+
+
+def _previous(alive: Array, at: Array) -> tuple[Array, Array]:
+    """Last live slot below each slot: (int32 slot, 0 if there is none, bool exists)."""
+    found, exists = jnp.zeros_like(at), jnp.zeros(at.shape, bool)
+    for word in range(alive.shape[0]):
+        local = at - 32 * word
+        below = (jnp.uint32(1) << jnp.clip(local, 0, 31).astype(jnp.uint32)) - 1
+        below = jnp.where(local > 31, jnp.uint32(0xFFFFFFFF), below)
+        rest = jnp.where(local <= 0, jnp.uint32(0), alive[word] & below)
+        highest = 31 - lax.clz(rest).astype(jnp.int32)
+        found, exists = jnp.where(rest != 0, 32 * word + highest, found), exists | (rest != 0)
+    return found, exists

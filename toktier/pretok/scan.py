@@ -1,0 +1,166 @@
+"""The pre-tokenizer on the device: bytes -> where pieces start, as two automata run in parallel (traced JAX functions).
+
+The state before a byte is the product of the transition maps of all bytes before it; products form a small monoid
+(15 to 203 elements), so "all prefixes at once" is a scan over element numbers with one table look-up a step
+(Hillis and Steele; Ladner and Fischer).  Two ways of scanning with the same result:
+
+* blocks (CPU): the text is cut into lanes, each lane is multiplied up, the lanes' products are scanned, and the lanes
+  run once more from their true entry states.  Two look-ups a byte and direction.
+* tree (GPU): `lax.associative_scan`, about 2 log2 N wide steps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from toktier.pretok.tables import DROPPED, START, PretokTables
+
+BOUNDARY_BYTE = 0xFF
+_LANE = 256  # bytes a lane; 64 and 128 cost more in transposing, an unrolled loop costs twice (XLA repeats look-ups)
+
+
+class Direction(NamedTuple):
+    """One automaton.  element: of each symbol [S+2]; product: [M, M]; state: of each element from 0 [M]; next: [Q, S+2]."""
+
+    element: Array
+    product: Array
+    state: Array
+    next: Array
+
+
+class ScanTables(NamedTuple):
+    """Device form of PretokTables; S is the continuation byte, S + 1 the boundary.
+
+    ascii_symbol: uint8[256], symbol of each byte, continuation for the bytes of multi-byte characters.
+    block: int32[0x1100], symbol: uint8[n_blocks * 256]; out: uint8[QL, S+2, QR] with DROPPED at the boundary.
+    """
+
+    ascii_symbol: Array
+    block: Array
+    symbol: Array
+    left: Direction
+    right: Direction
+    out: Array
+
+
+def scan_tables(tables: PretokTables) -> ScanTables:
+    """Arrays for the device (NumPy; the caller puts them there)."""
+    s = tables.n_symbols
+    ascii_symbol = np.full(256, s, np.uint8)
+    first = int(tables.block[0]) * 256
+    ascii_symbol[:128] = tables.symbol[first : first + 128]
+    ascii_symbol[BOUNDARY_BYTE] = s + 1
+    out = np.zeros((tables.out.shape[0], s + 2, tables.out.shape[2]), np.uint8)
+    out[:, :s] = tables.out
+    out[:, s + 1] = DROPPED
+
+    def direction(elements, product, symbol, step) -> Direction:
+        states = np.arange(len(step), dtype=np.uint8)[:, None]
+        step = np.concatenate([step.astype(np.uint8), states, np.zeros_like(states)], 1)
+        return Direction(symbol.astype(product.dtype), product, elements[:, 0].astype(np.uint8), step)
+
+    return ScanTables(
+        ascii_symbol,
+        tables.block.astype(np.int32),
+        tables.symbol.astype(np.uint8),
+        direction(tables.left_elements, tables.left_product, tables.left_symbol, tables.left_next),
+        direction(tables.right_elements, tables.right_product, tables.right_symbol, tables.right_next),
+        out,
+    )
+
+
+def code_points(data: Array) -> Array:
+    """int32[N]: the code point that starts at each byte; meaningless at continuation bytes and at boundaries."""
+    b = data.astype(jnp.int32)
+    padded = jnp.pad(b, (0, 3))
+    b1, b2, b3 = padded[1:-2] & 63, padded[2:-1] & 63, padded[3:] & 63
+    two = (b & 31) << 6 | b1
+    three = (b & 15) << 12 | b1 << 6 | b2
+    four = (b & 7) << 18 | b1 << 12 | b2 << 6 | b3
+    return jnp.where(b < 0x80, b, jnp.where(b < 0xE0, two, jnp.where(b < 0xF0, three, four)))
+
+
+def symbols(t: ScanTables, data: Array) -> Array:
+    """uint8[N]: symbol of the character that starts at each byte, S at continuation bytes, S + 1 at boundaries."""
+    multibyte = (data >= 0x80) & (data != BOUNDARY_BYTE)
+
+    def any_script(data):
+        point = jnp.minimum(code_points(data), 0x10FFFF)
+        found = t.symbol[t.block[point >> 8] * 256 + (point & 255)]
+        plain = t.ascii_symbol[data.astype(jnp.int32)]
+        return jnp.where((data >= 0xC0) & (data != BOUNDARY_BYTE), found, plain)
+
+    def ascii_only(data):
+        return t.ascii_symbol[data.astype(jnp.int32)]
+
+    return lax.cond(jnp.any(multibyte), any_script, ascii_only, data)
+
+
+def marks(t: ScanTables, data: Array) -> Array:
+    """uint8[N]: START where a piece starts, DROPPED at characters in no piece and at boundaries, else 0 (INSIDE)."""
+    symbol = symbols(t, data)
+    if data.shape[0] % (_LANE * 32):
+        return _by_tree(t, symbol)
+    return lax.platform_dependent(symbol, cpu=lambda s: _by_blocks(t, s), default=lambda s: _by_tree(t, s))
+
+
+def _product(d: Direction, first: Array, then: Array) -> Array:
+    return d.product.reshape(-1)[first.astype(jnp.int32) * d.product.shape[0] + then]
+
+
+def _out(t: ScanTables, left: Array, symbol: Array, right: Array) -> Array:
+    _, s, r = t.out.shape
+    return t.out.reshape(-1)[(left.astype(jnp.int32) * s + symbol) * r + right]
+
+
+def _by_tree(t: ScanTables, symbol: Array) -> Array:
+    index = symbol.astype(jnp.int32)
+    left = lax.associative_scan(lambda a, b: _product(t.left, a, b), t.left.element[index])
+    # a reversed scan hands over (later text, this text): the right automaton reads the later text first
+    right = lax.associative_scan(lambda a, b: _product(t.right, a, b), t.right.element[index], reverse=True)
+    zero = jnp.zeros(1, jnp.uint8)
+    before = jnp.concatenate([zero, t.left.state[left[:-1].astype(jnp.int32)]])
+    behind = jnp.concatenate([t.right.state[right[1:].astype(jnp.int32)], zero])
+    return _out(t, before, symbol, behind)
+
+
+def _by_blocks(t: ScanTables, symbol: Array) -> Array:
+    lanes = symbol.reshape(-1, _LANE).T.astype(jnp.int32)  # [step, lane]
+
+    def entry_states(d: Direction, reverse: bool) -> Array:
+        """uint8[lanes]: state at the near end of every lane."""
+        start = jnp.zeros(lanes.shape[1], d.product.dtype)
+        total, _ = lax.scan(lambda e, s: (_product(d, e, d.element[s]), None), start, lanes, reverse=reverse)
+        total = lax.associative_scan(lambda a, b: _product(d, a, b), total, reverse=reverse)
+        state = d.state[total.astype(jnp.int32)]
+        zero = jnp.zeros(1, jnp.uint8)
+        return jnp.concatenate([state[1:], zero]) if reverse else jnp.concatenate([zero, state[:-1]])
+
+    def follow(d: Direction, state: Array, s: Array) -> Array:
+        return d.next.reshape(-1)[state.astype(jnp.int32) * d.next.shape[1] + s]
+
+    def backward(state, s):
+        return follow(t.right, state, s), state
+
+    def forward(state, step):
+        s, behind = step
+        return follow(t.left, state, s), _out(t, state, s, behind)
+
+    _, behind = lax.scan(backward, entry_states(t.right, True), lanes, reverse=True)
+    _, found = lax.scan(forward, entry_states(t.left, False), (lanes, behind))
+    return found.T.reshape(-1)
+
+
+def piece_marks(t: ScanTables, data: Array) -> Array:
+    """bool[N]: where a piece starts or a stretch outside all pieces does (of a run of boundaries only the first)."""
+    code = marks(t, data)
+    boundary = data == BOUNDARY_BYTE
+    repeated = boundary & jnp.concatenate([jnp.zeros(1, bool), boundary[:-1]])
+    return (code != 0) & ~repeated
+
+
+__all__ = ["DROPPED", "START", "ScanTables", "code_points", "marks", "piece_marks", "scan_tables", "symbols"]
