@@ -155,8 +155,7 @@ def _cache_get(key: str) -> Core | None:
     found = cache.get(_CACHE_KIND, key)
     if found is None:
         return None
-    arrays, meta = found
-    return Core(**{name: arrays[name] for name in _ARRAYS}, representatives=meta["representatives"])
+    return Core(**{name: found[name] for name in _ARRAYS}, representatives=found.meta["representatives"])
 
 
 def _cache_put(key: str, core: Core) -> None:
