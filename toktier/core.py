@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from toktier.device import DeviceEngine
     from toktier.host import HostEngine
     from toktier.pretok.tables import PretokTables
-    from toktier.sources import Reference, Source
+    from toktier.reference import Reference
+    from toktier.sources import Source
 
 T = TypeVar("T")
 
@@ -50,13 +51,11 @@ class Core:
 
     def _made(self, name: str, make: Callable[[], T]) -> T:
         """The part of this name, made by the first thread that asks."""
-        try:
-            return self._parts[name]
-        except KeyError:
+        if name not in self._parts:
             with self._lock:
                 if name not in self._parts:
                     self._parts[name] = make()
-                return self._parts[name]
+        return self._parts[name]
 
     @property
     def reason(self) -> str:
@@ -70,10 +69,12 @@ class Core:
             return "the post-processor changes ids in a way that toktier does not know"
         if self.added.reason:
             return self.added.reason
+        from toktier.pretok.failure import LearnError
+
         try:
             self.tables  # noqa: B018
-        except EngineError as e:
-            return str(e)
+        except LearnError as e:
+            return f"the pre-tokenizer has no proven tables: {e}"
         return ""
 
     @property
@@ -95,7 +96,7 @@ class Core:
         """The tables of both engines.
 
         Raises:
-          EngineError: the pre-tokenizer cannot be learned and proven.
+          LearnError: the pre-tokenizer cannot be learned and proven.
         """
         return self._made("tables", self._tables)
 
@@ -133,7 +134,10 @@ class Core:
             from toktier.device import DeviceEngine
         except ImportError as e:
             raise EngineError(f"engine='device' needs JAX, which cannot be imported ({e}); use engine='host'") from e
-        return DeviceEngine(self.tables)
+        try:
+            return DeviceEngine(self.tables)
+        except RuntimeError as e:
+            raise EngineError(f"engine='device' finds no device that JAX can use ({e}); use engine='host'") from e
 
     @property
     def decoder(self) -> Decoder:

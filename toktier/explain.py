@@ -57,7 +57,7 @@ def explain(core: Core, size: int | None) -> Explanation:
         engine, parts = "reference", _on_reference(core)
     else:
         engine = "device or host, by size" if size is None else routing.choose(size)
-        parts = _on_engines(core, engine if size is not None else "engine")
+        parts = _on_engines(core, engine if size is not None else "by size")
     return Explanation(spec.name, spec.digest, version, engine, reason, parts)
 
 

@@ -15,7 +15,7 @@ from toktier.decode import StreamDecoder
 from toktier.encoded import Encoded
 from toktier.errors import EngineError, InputError, InputTypeError
 from toktier.explain import Explanation, explain
-from toktier.pipeline import Pipeline, Prepared
+from toktier.pipeline import Prepared
 from toktier.postprocess import Frame
 from toktier.spec import Spec
 
@@ -142,7 +142,7 @@ class Tokenizer:
             ids = self._on_reference(text, mode, add_special_tokens)
         else:
             prepared = self._core.pipeline.prepare((text,), mode)
-            ids = pipeline.finish(prepared, self._run(name, prepared))
+            ids = pipeline.finish(prepared, self._run(name, prepared, engine == "auto"))
             if add_special_tokens:
                 ids = self._frame.around(ids)
         if max_length is not None:
@@ -174,7 +174,7 @@ class Tokenizer:
         groups = []
         for group in _groups(listed):
             prepared = self._core.pipeline.prepare(group, mode)
-            groups.append(pipeline.finish_rows(prepared, self._run(name, prepared)))
+            groups.append(pipeline.finish_rows(prepared, self._run(name, prepared, engine == "auto")))
         batch = _joined(groups)
         return Batch(*self._frame.around_rows(batch.ids, batch.offsets)) if add_special_tokens else batch
 
@@ -200,7 +200,7 @@ class Tokenizer:
             raise EngineError(f"there are no spans from the reference; {self._core.reason or 'choose another engine'}")
         steps = self._core.pipeline
         prepared = steps.prepare((text,), mode, continued=continued)
-        encoded = self._run(name, prepared)
+        encoded = self._run(name, prepared, engine == "auto")
         return Spans(
             pipeline.finish(prepared, encoded),
             pipeline.finish_ends(prepared, encoded),
@@ -231,7 +231,7 @@ class Tokenizer:
         if self._core.reason:
             self._core.reference.encode("", "text")
             return
-        self._run("host", self._core.pipeline.prepare(("warm up",), "text"))
+        self._run("host", self._core.pipeline.prepare(("warm up",), "text"), False)
         if routing.backend():
             self._core.device.warmup(sizes)
 
@@ -303,11 +303,17 @@ class Tokenizer:
             )
         return routing.choose(size) if engine == "auto" else engine
 
-    def _run(self, name: str, prepared: Prepared) -> Encoded:
+    def _run(self, name: str, prepared: Prepared, or_host: bool) -> Encoded:
+        """What the engine makes of a buffer; with `or_host`, the host engine where the device refuses."""
         if not len(prepared.buffer):
             return Encoded(np.zeros(0, np.int32), np.zeros(0, np.int64))
-        engine = self._core.host if name == "host" else self._core.device
-        return engine.encode_buffer(prepared.buffer)
+        if name == "device":
+            try:
+                return self._core.device.encode_buffer(prepared.buffer)
+            except EngineError:
+                if not or_host:
+                    raise
+        return self._core.host.encode_buffer(prepared.buffer)
 
     @property
     def _frame(self) -> Frame:
@@ -316,13 +322,7 @@ class Tokenizer:
         return frame
 
     def _on_reference(self, text: str, mode: Mode, add_special_tokens: bool) -> np.ndarray:
-        steps = Pipeline(self._core.added, self._core.normalizer, False, self.spec.reference == "tiktoken")
-        if not steps.repairs:
-            steps.utf8(text)  # refuses lone surrogates by name and place
-        if mode == "forbid":
-            steps.prepare((text,), mode)
-            mode = "parse"
-        return np.asarray(self._core.reference.encode(text, mode, add_special_tokens), np.int32)
+        return self._core.reference.encode(text, mode, add_special_tokens)
 
 
 def _checked(text: Any, name: str = "text") -> str:
