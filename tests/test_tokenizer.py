@@ -30,7 +30,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def tok() -> toktier.Tokenizer:
-    return toktier.load(families.encoding("cl100k_base"))
+    return toktier.load(families.encoding("cl100k"))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_tiktoken_ids(pattern: str, corpus: dict[str, str]) -> None:
 
 
 def test_special_tokens(tok: toktier.Tokenizer, qwen: toktier.Tokenizer) -> None:
-    text, made = "see <|endoftext|> in <|endofprompt|>", families.encoding("cl100k_base")
+    text, made = "see <|endoftext|> in <|endofprompt|>", families.encoding("cl100k")
     with pytest.raises(SpecialTokenError, match="character 4"):
         tok.encode(text)
     with pytest.raises(SpecialTokenError, match=r"texts\[1\]"):
@@ -128,7 +128,7 @@ def test_lone_surrogates(tok: toktier.Tokenizer, qwen: toktier.Tokenizer) -> Non
     for engine in ("auto", "reference"):
         with pytest.raises(InputError, match="lone surrogate"):
             qwen.encode("half \ud83e emoji", engine=engine)
-        assert tok.encode("a\ud83e", engine=engine).tolist() == families.encoding("cl100k_base").encode("a\ud83e")
+        assert tok.encode("a\ud83e", engine=engine).tolist() == families.encoding("cl100k").encode("a\ud83e")
 
 
 def test_a_tokenizer_that_is_not_byte_level_says_why() -> None:
@@ -163,8 +163,9 @@ def test_batch_views(tok: toktier.Tokenizer) -> None:
     assert len(batch) == 3
     assert batch.to_lists() == [r.tolist() for r in batch] == [tok.encode(t).tolist() for t in texts]
     assert batch[-1].tolist() == tok.encode("x").tolist()
-    assert batch.padded(-1).tolist() == [[*r.tolist(), *[-1] * (2 - len(r))] for r in batch]
-    assert batch.padded(0, 4).shape == (3, 4)
+    width = max(map(len, batch))
+    assert batch.padded(-1).tolist() == [[*r.tolist(), *[-1] * (width - len(r))] for r in batch]
+    assert batch.padded(0, 9).shape == (3, 9)
     with pytest.raises(InputError, match="row 0"):
         batch.padded(0, 1)
     with pytest.raises(IndexError):
@@ -202,7 +203,7 @@ def test_threads_share_one_tokenizer() -> None:
 
     def work() -> None:
         barrier.wait()
-        ours = toktier.load(families.encoding("o200k_base"))
+        ours = toktier.load(families.encoding("cl100k"))
         results.append((ours.core, ours.encode("hello 12345 world").tolist()))
 
     threads = [threading.Thread(target=work) for _ in range(12)]
@@ -212,16 +213,16 @@ def test_threads_share_one_tokenizer() -> None:
         t.join()
     assert len(results) == 12
     assert len({id(core) for core, _ in results}) == 1
-    assert {tuple(ids) for _, ids in results} == {tuple(families.encoding("o200k_base").encode("hello 12345 world"))}
+    assert {tuple(ids) for _, ids in results} == {tuple(families.encoding("cl100k").encode("hello 12345 world"))}
 
 
 def test_what_it_is(tok: toktier.Tokenizer) -> None:
-    made = families.encoding("cl100k_base")
+    made = families.encoding("cl100k")
     assert tok.vocab_size == made.n_vocab
     assert tok.special_tokens == made._special_tokens
     assert tok.token_bytes(made.n_vocab - 1) == b"<|endofprompt|>"
     assert tok.count("hello world") == len(tok.encode("hello world"))
-    assert "cl100k_base" in repr(tok)
+    assert "cl100k" in repr(tok)
     parts = {p.name: p for p in tok.explain("short").parts}
     assert parts["pre-tokenizer"].runs_on == "host"
     assert str(parts["BPE"].why) in str(tok.explain())
