@@ -4,7 +4,7 @@ The cache only ever saves time.  Where its directory cannot be made, read or wri
 entry that is damaged, of another format, stored for another key or owned by another user is removed if possible, and
 counts as absent, so that the caller builds it again.
 
-    [8 bytes magic][8 bytes length of the header][32 bytes BLAKE2b of all that follows][header, JSON][arrays, 64-aligned]
+    [magic, 8 bytes][length of the header, 8][BLAKE2b of all that follows, 32][header, JSON][arrays, 64-aligned]
 
 No entry can make code run: the header is JSON, and an array is of a plain number type or refused.  Entries are written
 to a file of their own name and then renamed, so readers and writers in many processes never see half an entry.

@@ -49,7 +49,8 @@ class Decoder:
         for token in spec.added:
             # As in the reference, it is the token's written form that is looked up among the special tokens.
             self._special[token.id] = written[token.id] in contents
-        self._blob, self._offsets = _table(spec, written, self._limit)
+        as_they_are = {token: text.encode() for token, text in spec.unwritten}
+        self._blob, self._offsets = _table(spec, as_they_are | written, self._limit)
 
     def decode_bytes(self, ids: Any, *, skip_special_tokens: bool = False) -> bytes:
         """The bytes of the ids (for a decoder that is not byte-level: its text in UTF-8)."""

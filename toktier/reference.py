@@ -1,8 +1,8 @@
 """The reference engines, made lazily: what they return is the truth that everything else is compared with.
 
 A `Reference` is immutable for its users, safe from any thread, and picklable; it holds a recipe (plain data) and makes
-the native engine from it on first use.  Native engines are never changed once made: `tokenizers` has a switch that makes
-special tokens plain text, and so there are two engines instead of one that is switched back and forth.
+the native engine from it on first use.  Native engines are never changed once made: `tokenizers` has a switch that
+makes special tokens plain text, and so there are two engines instead of one that is switched back and forth.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import functools
 import hashlib
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +41,7 @@ class ExtraToken(NamedTuple):
     lstrip: bool = False
     rstrip: bool = False
     single_word: bool = False
+    only_if_new: bool = False  # left alone if there is an added token of this content, whatever its flags
 
 
 class TokenizerFile(NamedTuple):
@@ -86,7 +88,10 @@ class TokenizerFile(NamedTuple):
         try:
             made = unpanicked(lambda: tokenizers.Tokenizer.from_buffer(content))
             if self.extra:
-                unpanicked(lambda: made.add_tokens([tokenizers.AddedToken(**t._asdict()) for t in self.extra]))
+                there = {t.content for t in made.get_added_tokens_decoder().values()}
+                wanted = [t._asdict() for t in self.extra if not (t.only_if_new and t.content in there)]
+                more = [tokenizers.AddedToken(**{k: v for k, v in t.items() if k != "only_if_new"}) for t in wanted]
+                unpanicked(lambda: made.add_tokens(more))
         except Exception as e:
             raise SourceError(f"{where}: `tokenizers` refuses it: {e}") from e
         made.encode_special_tokens = special_as_text
@@ -97,7 +102,8 @@ class Reference(abc.ABC):
     """One of the two reference engines behind one set of methods.
 
     `special` says what becomes of special tokens in a text: "parse" (their ids), "text" (plain text), "forbid"
-    (SpecialTokenError), None (the tokenizer's own default), or for tiktoken a set: those are parsed, the others are text.
+    (SpecialTokenError), None (the tokenizer's own default), or for tiktoken a set of them to parse while the others are
+    text.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -134,16 +140,17 @@ class Reference(abc.ABC):
     def encode_offsets(
         self, text: str, special: Special = None, add_special_tokens: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Ids int32[k] and the place of each token in `text` as int64[k, 2] (start, stop in characters); errors as `encode`.
+        """Ids int32[k] and the place of each token in `text` as int64[k, 2] (start, stop in characters).
 
-        A token that ends within a character reaches to that character's end.
+        Errors are those of `encode`.  A token that ends within a character reaches to that character's end.
         """
 
     def encode_batch(
         self, texts: Iterable[str], special: Special = None, add_special_tokens: bool = False
     ) -> list[np.ndarray]:
-        """The ids of each text, one by one: no engine is asked for a batch, where it would start threads of its own that
-        a later fork could not carry along.
+        """The ids of each text, one by one.
+
+        No engine is asked for a batch: it would start threads of its own, which a later fork could not carry along.
         """
         return [self.encode(text, special, add_special_tokens) for text in texts]
 
@@ -165,7 +172,7 @@ class Reference(abc.ABC):
 
     @abc.abstractmethod
     def pieces(self, text: str) -> list[tuple[int, int]]:
-        """(start, stop) in characters of each piece of a text that holds no added token and is not normalized further."""
+        """(start, stop) in characters of each piece of a text that holds no added token; nothing is normalized."""
 
     def piece_starts(self, text: str) -> np.ndarray:
         """int64[p]: where pieces begin, in bytes of the UTF-8 of the normalized text."""
@@ -274,7 +281,7 @@ class TiktokenReference(Reference):
 
     def _build(self) -> tiktoken.Encoding:
         blob, ends = self.spec.token_blob.tobytes(), self.spec.token_offsets.tolist()
-        ranks = {blob[a:b]: i for i, (a, b) in enumerate(zip(ends, ends[1:], strict=False)) if a < b}
+        ranks = {blob[a:b]: i for i, (a, b) in enumerate(itertools.pairwise(ends)) if a < b}
         special = {t.content: t.id for t in self.spec.added}
         return build_encoding(self.spec.name, json.loads(self.spec.pretokenizer)["pattern"], ranks, special)
 
@@ -302,7 +309,7 @@ class TiktokenReference(Reference):
             try:
                 return self._ids(text, allowed), text
             except UnicodeEncodeError:
-                # What tiktoken's `encode` does, and `encode_to_numpy` leaves out: pairs meet, single halves become U+FFFD.
+                # What tiktoken's `encode` does and `encode_to_numpy` leaves out: pairs meet, lone halves become U+FFFD.
                 repaired = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
                 return self._ids(repaired, allowed), repaired
         except Exception as e:
@@ -399,8 +406,8 @@ def _refuse_surrogates(text: str, cause: Exception) -> None:
 
 def _forbidden(content: str, at: int) -> SpecialTokenError:
     return SpecialTokenError(
-        f"the text holds the special token {content!r} at character {at}; pass special_tokens='parse' to read it as the "
-        "special token, or special_tokens='text' to read it as plain text"
+        f"the text holds the special token {content!r} at character {at}; pass special_tokens='parse' to read it as "
+        "the special token, or special_tokens='text' to read it as plain text"
     )
 
 

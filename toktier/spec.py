@@ -45,6 +45,7 @@ class Spec:
     reason: str
     special_default: str = ""
     source_digest: str = ""
+    unwritten: tuple[tuple[int, str], ...] = ()
     digest: str = ""
 
     def __post_init__(self) -> None:

@@ -47,8 +47,8 @@ def read(source: Any, *, pattern: Any = None, special_tokens: Any = None, name: 
     if (found := objects.read(source, name)) is not None:
         return found
     raise InputTypeError(
-        f"source must be a name, a path, a hub id, or an object of tokenizers, tiktoken or transformers (a fast tokenizer), "
-        f"not {type(source).__name__}"
+        "source must be a name, a path, a hub id, or an object of tokenizers, tiktoken or transformers (a fast "
+        f"tokenizer), not {type(source).__name__}"
     )
 
 
@@ -67,6 +67,6 @@ def _named(source: str | os.PathLike[str], pattern: Any, special_tokens: Any, na
     if isinstance(source, str) and hub.looks_like_id(source):
         return files.read(hub.locate(source), name or source, pattern, special_tokens)
     raise SourceNotFoundError(
-        f"source={text!r} is no path here, no embedded vocabulary ({', '.join(embedded.NAMES)}) and no hub id (org/name); "
-        "check the path"
+        f"source={text!r} is no path here, no embedded vocabulary ({', '.join(embedded.NAMES)}) and no hub id "
+        "(org/name); check the path"
     )

@@ -46,8 +46,8 @@ def read_vocabulary(model: dict[str, Any], where: str) -> dict[str, int]:
         for token, i in vocab.items():
             if i in seen:
                 raise SourceError(
-                    f"{where}: model.vocab gives the id {i} to {seen[i]!r} and to {token!r}; get the file anew, or give one "
-                    "of them an id of its own"
+                    f"{where}: model.vocab gives the id {i} to {seen[i]!r} and to {token!r}; get the file anew, "
+                    "or give one of them an id of its own"
                 )
             seen[i] = token
     try:
@@ -110,8 +110,8 @@ def _complain(pairs: list[Any], ids: dict[str, int], where: str, check_products:
         for token in (a, b, a + b) if check_products else (a, b):
             if token not in ids:
                 raise SourceError(
-                    f"{where}: model.merges[{k}] {a!r} + {b!r} names {token!r}, which is not in model.vocab; vocabulary and "
-                    "merges are not from the same tokenizer, or the file is damaged: get it anew"
+                    f"{where}: model.merges[{k}] {a!r} + {b!r} names {token!r}, which is not in model.vocab; "
+                    "vocabulary and merges are not from the same tokenizer, or the file is damaged: get it anew"
                 )
     raise SourceError(f"{where}: model.merges cannot be read")
 

@@ -35,23 +35,21 @@ def read(path: Path, name: str | None, pattern: Any, special_tokens: Any) -> Sou
     if content.startswith(b"version https://git-lfs"):
         raise SourceError(f"{path}: is a Git LFS pointer and not the file itself; run `git lfs pull`")
     if content.lstrip()[:1] == b"<":
-        raise SourceError(
-            f"{path}: holds HTML or XML, the answer of a web server and not a tokenizer; get the file anew"
-        )
+        raise SourceError(f"{path}: holds HTML or XML, an answer of a web server and no tokenizer; get it anew")
     if content.lstrip()[:1] in (b"{", b"[") or path.suffix == ".json":
         if pattern is not None or special_tokens is not None:
             raise InputError(f"{path}: pattern= and special_tokens= are for rank files; a tokenizer.json has its own")
         return _json(path, content, title, ())
     if not ranks.looks_like_ranks(content) and path.suffix not in (".tiktoken", ".txt", ".ranks"):
         raise SourceError(
-            f"{path}: is neither JSON nor a rank file (lines of `base64 rank`); a SentencePiece model has to be converted to "
-            "a tokenizer.json first (transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder))"
+            f"{path}: is neither JSON nor a rank file (lines of `base64 rank`); a SentencePiece model has to be "
+            "made into a tokenizer.json first (transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...))"
         )
     return ranks.read_file(path, content, title, pattern, special_tokens)
 
 
 def _folder(folder: Path, name: str | None, pattern: Any, special_tokens: Any) -> Source:
-    """A folder: its tokenizer.json with the added tokens of the tokenizer_config.json, its tekken.json, or its rank file."""
+    """A folder: its tokenizer.json with the added tokens of its tokenizer_config.json, its tekken.json or rank file."""
     if (folder / TOKENIZER).is_file():
         path, config = folder / TOKENIZER, folder / CONFIG
         if pattern is not None or special_tokens is not None:
@@ -72,7 +70,8 @@ def _folder(folder: Path, name: str | None, pattern: Any, special_tokens: Any) -
             "; transformers makes one of vocab.json and merges.txt (AutoTokenizer.from_pretrained, save_pretrained)"
         )
     raise SourceNotFoundError(
-        f"{folder}: there is no tokenizer.json, no tekken.json and not exactly one rank file (*.tiktoken), but {shown}{way_out}"
+        f"{folder}: there is no tokenizer.json, no tekken.json and not exactly one rank file (*.tiktoken), but {shown}"
+        f"{way_out}"
     )
 
 
@@ -92,8 +91,8 @@ def _json(path: Path, content: bytes, name: str, extra: tuple[ExtraToken, ...] |
     if "model" not in value:
         keys = ", ".join(map(repr, list(value)[:5]))
         raise SourceError(
-            f"{path}: is no tokenizer.json (key 'model' is missing; there are {keys or 'no keys'}); a vocab.json goes with a "
-            "merges.txt, and transformers makes a tokenizer.json of the two (save_pretrained)"
+            f"{path}: is no tokenizer.json (key 'model' is missing; there are {keys or 'no keys'}); a vocab.json "
+            "goes with a merges.txt, and transformers makes a tokenizer.json of the two (save_pretrained)"
         )
     return Source(stored.keep(at, huggingface.spec(value, str(path), name, recipe)), recipe)
 
@@ -130,8 +129,8 @@ def _no_constant(text: str) -> Any:
 def config_tokens(config: dict[str, Any], where: str) -> tuple[ExtraToken, ...]:
     """The added tokens of a tokenizer_config.json, in the order in which `transformers` adds them to the file's own.
 
-    Those of `added_tokens_decoder` come by id, then the named special tokens that are in neither.  `tokenizers` skips what is
-    there already.
+    Those of `added_tokens_decoder` come by id, then the named special tokens that are in neither.  `tokenizers` skips
+    what is there already.
 
     Raises:
       SourceError: an entry that is no added token.
@@ -144,6 +143,15 @@ def config_tokens(config: dict[str, Any], where: str) -> tuple[ExtraToken, ...]:
             found.setdefault(token.content, token)
     except (TypeError, ValueError, KeyError, AttributeError) as e:
         raise SourceError(f"{where}: key 'added_tokens_decoder' is no object of added tokens by id ({e})") from e
+    named = [config.get(key) for key in _NAMED]
+    for key in _NAMED_LISTS:
+        several = config.get(key)
+        named += several if isinstance(several, list) else []
+    for value in named:
+        if isinstance(value, dict) and isinstance(value.get("content"), str):
+            value = value["content"]
+        if isinstance(value, str) and value:
+            found.setdefault(value, ExtraToken(value, special=True, normalized=False, only_if_new=True))
     return tuple(found.values())
 
 

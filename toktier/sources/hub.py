@@ -28,7 +28,7 @@ def locate(repository: str) -> Path:
     """A local folder (or file) with the tokenizer of a hub id.
 
     Raises:
-      SourceNotFoundError: it is not there and cannot be had, within two seconds if there is no network; names the remedy.
+      SourceNotFoundError: it is not there and cannot be had (within two seconds without a network); names the remedy.
     """
     if (found := _in_cache(repository)) is not None:
         return found
@@ -40,8 +40,8 @@ def locate(repository: str) -> Path:
         )
     if any(os.environ.get(name, "").upper() in _OFF for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
         raise SourceNotFoundError(
-            f"{repository!r} is no path here and not in the local hub cache {_cache()}, and HF_HUB_OFFLINE is set; unset it, "
-            f"{by_hand}"
+            f"{repository!r} is no path here and not in the local hub cache {_cache()}, and HF_HUB_OFFLINE is set; "
+            f"unset it, {by_hand}"
         )
     if not _reachable():
         raise SourceNotFoundError(

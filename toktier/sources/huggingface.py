@@ -1,12 +1,14 @@
 """tokenizer.json to a spec.
 
-The parts around the vocabulary are checked and put into canonical form by `tokenizers` itself, on a shell of the tokenizer
-without its vocabulary (milliseconds).  Vocabulary and merges are read here, in bulk; what `tokenizers` would refuse is
-refused, with its place.  A tokenizer that is not byte-level BPE gets a `reason`, and is built once to see that it can be.
+The parts around the vocabulary are checked and put into canonical form by `tokenizers` itself, on a shell of the
+tokenizer without its vocabulary (milliseconds).  Vocabulary and merges are read here, in bulk; what `tokenizers` would
+refuse is refused, with its place.  A tokenizer that is not byte-level BPE gets a `reason`, and is built once to
+see that it can be.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -55,7 +57,7 @@ def spec(value: dict[str, Any], where: str, name: str, recipe: TokenizerFile) ->
     values = np.fromiter(ids.values(), np.int64, len(ids))
     raw, offsets, ok = alphabet.read(tokens)
     added, twice = added_tokens(value.get("added_tokens") or [], recipe.extra, ids)
-    reason = reason or twice or _odd_entry(tokens, ok, added) or _missing_byte(ids)
+    reason = reason or twice or _missing_byte(ids)
     n_ids = int(values.max(initial=-1)) + 1
     if max([n_ids, *(t.id + 1 for t in added)]) > MAX_IDS:
         reason = reason or f"there are ids that are not below {MAX_IDS}"
@@ -66,10 +68,14 @@ def spec(value: dict[str, Any], where: str, name: str, recipe: TokenizerFile) ->
         recipe.build()  # what nothing but the reference can read, it must be able to read
     blob = raw.tobytes()
     ends = offsets.tolist()
-    listed = [blob[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    listed = [blob[a:b] for a, b in itertools.pairwise(ends)]
+    literals = {t.content for t in added}
+    unwritten = []
     for k in np.flatnonzero(~ok).tolist():
         # The byte-level decoder writes such a token as it is; in a text it is never met, so an engine must not see it.
         listed[k] = tokens[k].encode() if reason else b""
+        if not reason and tokens[k] not in literals:
+            unwritten.append((ids[tokens[k]], tokens[k]))
     by_id, by_id_offsets = alphabet.by_id(listed, values, n_ids)
     return Spec(
         name=name,
@@ -87,6 +93,7 @@ def spec(value: dict[str, Any], where: str, name: str, recipe: TokenizerFile) ->
         added=added,
         reason=reason,
         source_digest=recipe.sha256 if reason else "",
+        unwritten=tuple(unwritten),
     )
 
 
@@ -98,13 +105,16 @@ def added_tokens(
     The ids that a file states are not asked; `tokenizers` only warns where they differ.
 
     Returns:
-      the tokens in order of addition, and the reason if one is listed with two sets of flags: the reference then finds it
-      by the first and treats it by the last.
+      the tokens in order of addition, and the reason if one is listed with two sets of flags: the reference then finds
+      it by the first and treats it by the last.
     """
     found: dict[str, AddedToken] = {}
     top = -1  # the highest id among the added tokens
     wanted = [(t["content"], *(t[flag] for flag in _FLAGS)) for t in listed]
-    wanted += [(t.content, *(getattr(t, flag) for flag in _FLAGS)) for t in extra]
+    there = {content for content, *_ in wanted}
+    wanted += [
+        (t.content, *(getattr(t, flag) for flag in _FLAGS)) for t in extra if not (t.only_if_new and t.content in there)
+    ]
     for content, *flags in wanted:
         if not content:
             continue
@@ -152,14 +162,6 @@ def _cut_or_padded(value: dict[str, Any]) -> str:
         return f"the file cuts what it encodes to {cut.get('max_length')} ids (key 'truncation')"
     if value.get("padding") is not None:
         return "the file pads what it encodes (key 'padding')"
-    return ""
-
-
-def _odd_entry(tokens: list[str], ok: np.ndarray, added: tuple[AddedToken, ...]) -> str:
-    literals = {t.content for t in added}
-    for k in np.flatnonzero(~ok).tolist():
-        if tokens[k] not in literals:
-            return f"the vocabulary entry {tokens[k]!r} is not written in the byte-level alphabet"
     return ""
 
 

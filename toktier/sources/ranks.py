@@ -36,8 +36,8 @@ def read_file(path: Path, content: bytes, name: str, pattern: Any, special_token
     """
     if pattern is None:
         raise SourceError(
-            f"{path}: a rank file does not say how text is cut; pass pattern= (tiktoken's pat_str for this vocabulary) and, "
-            'if there are any, special_tokens={"<|endoftext|>": 100257, ...}'
+            f"{path}: a rank file does not say how text is cut; pass pattern= (tiktoken's pat_str for this vocabulary) "
+            'and, if there are any, special_tokens={"<|endoftext|>": 100257, ...}'
         )
     special = checked_options(pattern, special_tokens)
     at = stored.key("tiktoken", "ranks", content, pattern, json.dumps(special))
@@ -137,6 +137,7 @@ def spec(
         raise SourceError(f"{name}: the id {lowest if lowest < 0 else biggest} is not within 0 to {ID_LIMIT - 1}")
     if len(np.unique(ids)) != len(ids):
         raise SourceError(f"{name}: two tokens have the same rank, which tiktoken refuses")
+    # Only to see whether the pattern and the special tokens are good.
     build_encoding(
         name, pattern, {bytes([b]): b for b in range(256)}, {t: 256 + k for k, t in enumerate(special_tokens)}
     )

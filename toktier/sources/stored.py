@@ -14,7 +14,7 @@ from toktier import cache
 from toktier.spec import AddedToken, Spec
 
 _KIND = "spec"
-_LAYOUT = "1"  # changes with the reading of sources, so that specs read by an older reader are read again
+_LAYOUT = "2"  # changes with the reading of sources, so that specs read by an older reader are read again
 _ARRAYS = {"token_blob": np.uint8, "token_offsets": np.int64, "merges": np.int32}
 _TEXTS = (
     "reference",
@@ -58,6 +58,7 @@ def keep(at: str, spec: Spec) -> Spec:
     """Stores the spec under this key (where that is possible) and returns it."""
     meta: dict[str, Any] = {field: getattr(spec, field) for field in _TEXTS}
     meta["added"] = [list(token) for token in spec.added]
+    meta["unwritten"] = [list(entry) for entry in spec.unwritten]
     cache.put(_KIND, at, {field: getattr(spec, field) for field in _ARRAYS}, meta)
     return spec
 
@@ -70,10 +71,11 @@ def load_or_make(name: str, at: str, make: Callable[[], Spec]) -> Spec:
 
 def _unpacked(name: str, entry: cache.Entry) -> Spec | None:
     """The spec of an entry; None where it lacks a field or holds another type, as nothing that we wrote does."""
-    if set(entry) != set(_ARRAYS) or set(entry.meta) != {*_TEXTS, "added"}:
+    if set(entry) != set(_ARRAYS) or set(entry.meta) != {*_TEXTS, "added", "unwritten"}:
         return None
     if any(entry[field].dtype != dtype for field, dtype in _ARRAYS.items()):
         return None
     added = tuple(AddedToken(*token) for token in entry.meta["added"])
+    unwritten = tuple((i, text) for i, text in entry.meta["unwritten"])
     fields: dict[str, Any] = {**entry, **{field: entry.meta[field] for field in _TEXTS}}
-    return Spec(name=name, added=added, **fields)
+    return Spec(name=name, added=added, unwritten=unwritten, **fields)

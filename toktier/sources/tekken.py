@@ -1,9 +1,9 @@
 """Mistral's tekken.json: a rank table whose ids come behind a block of special ids.
 
-As mistral_common reads it: the first `default_vocab_size - default_num_special_tokens` entries of `vocab` are the ranks (the
-file lists more); an id is a rank plus `default_num_special_tokens`; the ids below are special tokens, named in the file
-(`special_tokens`), or by a fixed list for files that are older than that, the rest `<SPECIAL_n>`.  The model is tiktoken's.
-In a text, special tokens are plain text unless the caller asks for them.
+As mistral_common reads it: the first `default_vocab_size - default_num_special_tokens` entries of `vocab` are the ranks
+(the file lists more); an id is a rank plus `default_num_special_tokens`; the ids below are special tokens, named in the
+file (`special_tokens`), or by a fixed list for older files, the rest `<SPECIAL_n>`.  The model is tiktoken's.  In a
+text, special tokens are plain text unless the caller asks for them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def spec(value: dict[str, Any], where: str, name: str) -> Spec:
             raise SourceError(f"{where}: config.{field} is {config.get(field)!r}, not of type {kind.__name__}")
     first, vocab = config["default_num_special_tokens"], value["vocab"]
     count = config["default_vocab_size"] - first
-    if not 0 <= first or not 0 < count <= len(vocab):
+    if first < 0 or not 0 < count <= len(vocab):
         raise SourceError(
             f"{where}: config.default_vocab_size {config['default_vocab_size']} less config.default_num_special_tokens "
             f"{first} is not within 1 to the {len(vocab)} entries of vocab"
