@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,13 +54,8 @@ class Marks(NamedTuple):
     lengths: np.ndarray
 
 
-class Match(NamedTuple):
-    """One literal found: bytes `start:stop` of the buffer (white space eaten by lstrip and rstrip included)."""
-
-    id: int
-    start: int
-    stop: int
-
+Found = Sequence[tuple[int, int, int]]
+"""(literal or id, start, stop) of each match in order; bytes of the buffer, white space eaten by a strip included."""
 
 NO_MARKS = Marks(np.zeros(0, np.int32), np.zeros(0, np.int64))
 
@@ -166,8 +161,8 @@ class _Pass:
         self._special = frozenset(k for k, t in enumerate(tokens) if t.special)
         self._search = _automaton(literals, overlapping=False) if literals else None
 
-    def find(self, buffer: bytes, mode: Mode) -> list[Match]:
-        """All matches in order of their start."""
+    def find(self, buffer: bytes, mode: Mode) -> Found:
+        """Ids and places of all matches in order of their start."""
         if self._search is None:
             return []
         found = self._search(buffer)
@@ -181,11 +176,11 @@ class _Pass:
         if self.flagged:
             return self._look_around(buffer, found)
         ids = self._ids
-        return [Match(ids[k], start, stop) for k, start, stop in found]
+        return [(ids[k], start, stop) for k, start, stop in found]
 
-    def _look_around(self, buffer: bytes, found: list[tuple[int, int, int]]) -> list[Match]:
+    def _look_around(self, buffer: bytes, found: Found) -> Found:
         """Drops what is no single word, and lets lstrip and rstrip eat white space, in the reference's order."""
-        matches: list[Match] = []
+        matches: list[tuple[int, int, int]] = []
         done = 0
         for k, start, stop in found:
             token = self.tokens[k]
@@ -200,7 +195,7 @@ class _Pass:
                 while (c := _behind(buffer, stop)) in WHITE_SPACE:
                     stop += len(c)
             if start < stop:  # the reference drops a literal of white space that the one before it ate
-                matches.append(Match(token.id, start, stop))
+                matches.append((token.id, start, stop))
             done = stop
         return matches
 
@@ -222,19 +217,19 @@ class _Alternatives:
             prefixed = any(t.content != other.content and t.content.startswith(other.content) for other in tokens)
             self._winner[t.content] = by_id[next(iter(probe(t.content)))] if prefixed and probe is not None else t
 
-    def find(self, buffer: bytes, mode: Mode) -> list[Match]:
-        """Matches in order; mode is "parse" or the set of allowed literals."""
+    def find(self, buffer: bytes, mode: Mode) -> Found:
+        """Ids and places in order; mode is "parse" or the set of allowed literals."""
         longest: dict[int, int] = {}
         for k, start, stop in self._search(buffer) if self._search is not None else ():
             if stop - start > len(self._literals[longest[start]]) if start in longest else True:
                 longest[start] = k
-        matches: list[Match] = []
+        matches: list[tuple[int, int, int]] = []
         done = 0
         for start in sorted(longest):
             token = self._winner[self._tokens[longest[start]].content]
             if start >= done and (mode == "parse" or token.content in mode):
                 done = start + len(token.content.encode())
-                matches.append(Match(token.id, start, done))
+                matches.append((token.id, start, done))
         return matches
 
 
@@ -254,18 +249,13 @@ def _prefix_related(contents: list[str]) -> bool:
     return any(b.startswith(a) for a, b in itertools.pairwise(ordered))
 
 
-def _cut(buffer: bytes, marks: Marks, matches: list[Match]) -> tuple[bytes, Marks]:
+def _cut(buffer: bytes, marks: Marks, matches: Found) -> tuple[bytes, Marks]:
     """Replaces each match by one 0xFF and enters it among the marks."""
     if not matches:
         return buffer, marks
-    kept: list[bytes] = []
-    done = 0
-    for _, start, stop in matches:
-        kept.append(buffer[done:start])
-        done = stop
-    kept.append(buffer[done:])
-    table = np.array(matches, np.int64)
+    table = np.fromiter(itertools.chain.from_iterable(matches), np.int64, 3 * len(matches)).reshape(-1, 3)
     ids, starts, lengths = table[:, 0].astype(np.int32), table[:, 1], table[:, 2] - table[:, 1]
+    kept = [buffer[a:b] for a, b in zip([0, *table[:, 2].tolist()], [*starts.tolist(), len(buffer)], strict=True)]
     if len(marks.ids):
         old = np.flatnonzero(np.frombuffer(buffer, np.uint8) == 0xFF)
         order = np.argsort(np.concatenate([old, starts]), kind="stable")
