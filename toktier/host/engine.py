@@ -80,7 +80,7 @@ class HostEngine:
         return np.asarray(piece_bounds(self._pretok, _both(buffer)[1])[0], np.int64)
 
     def encode_pieces(self, pieces: list[bytes]) -> list[bytes]:
-        """Ids of each piece as packed int32 bytes; pieces are UTF-8 and not empty."""
+        """Ids of each piece as packed int32 bytes; none is empty, each is a stretch of UTF-8."""
         known = self.cache.young
         try:
             return list(map(known.__getitem__, pieces))

@@ -58,7 +58,7 @@ class RoundMerger:
         self._byte_token = tables.byte_token.astype(np.int32, copy=False)
 
     def encode(self, pieces: list[bytes]) -> list[np.ndarray]:
-        """int32 ids of each piece (none empty, each valid UTF-8) by its merges."""
+        """int32 ids of each piece by its merges; none is empty, and each is a stretch of UTF-8."""
         out: list[np.ndarray] = []
         first, size = 0, 0
         for i, piece in enumerate(pieces):
@@ -69,10 +69,7 @@ class RoundMerger:
         return out + self._encode_block(pieces[first:]) if pieces else out
 
     def _encode_block(self, pieces: list[bytes]) -> list[np.ndarray]:
-        token = self._first_tokens(pieces)
-        rank = np.full(len(token), self._infinite, np.int32)
-        rank[:-1] = self._ranks(token[:-1], token[1:])
-        state = _State(token, rank, self._min_left[token], self._min_right[token])
+        state = self._state(self._first_tokens(pieces))
         out: list[np.ndarray | None] = [None] * len(pieces)
         number = np.arange(len(pieces))  # of the pieces still at work
         while len(number):
@@ -90,6 +87,12 @@ class RoundMerger:
             state, number = self._drop_finished(state, number, out)
         return out  # type: ignore[return-value]  # every piece has left the loop
 
+    def _state(self, token: np.ndarray) -> _State:
+        """All that a round needs to know of tokens with sentinels."""
+        rank = np.full(len(token), self._infinite, np.int32)
+        rank[:-1] = self._ranks(token[:-1], token[1:])
+        return _State(token, rank, self._min_left[token], self._min_right[token])
+
     def _first_tokens(self, pieces: list[bytes]) -> np.ndarray:
         """The tokens to start from, with sentinels: characters where that is safe in any context, else bytes."""
         # 0xFF, which UTF-8 never holds, marks the sentinels
@@ -100,10 +103,12 @@ class RoundMerger:
         if not len(wide):
             return token
         t = self._tables
-        lead = data[wide].astype(np.int32)
-        b1, b2, b3 = (data[wide + k].astype(np.int32) & 63 for k in (1, 2, 3))
-        two, three = (lead & 31) << 6 | b1, (lead & 15) << 12 | b1 << 6 | b2
-        point = np.where(lead < 0xE0, two, np.where(lead < 0xF0, three, (lead & 7) << 18 | b1 << 12 | b2 << 6 | b3))
+        lead, b1, b2, b3 = (data[wide + k].astype(np.int32) for k in range(4))
+        # a piece may end inside a character: the sentinel is then no continuation byte
+        complete = (b1 < 0xC0) & ((lead < 0xE0) | (b2 < 0xC0)) & ((lead < 0xF0) | (b3 < 0xC0))
+        two, three = (lead & 31) << 6 | b1 & 63, (lead & 15) << 12 | (b1 & 63) << 6 | b2 & 63
+        four = (lead & 7) << 18 | (b1 & 63) << 12 | (b2 & 63) << 6 | b3 & 63
+        point = np.where(complete, np.where(lead < 0xE0, two, np.where(lead < 0xF0, three, four)), 0)
         start = t.char_start[t.char_block[point >> 8].astype(np.int32) << 8 | point & 255]
         before = data[wide - 1]
         need = np.where(before == 0xFF, AT_HEAD, np.where(before < 0x80, AFTER_ASCII, AFTER_MULTI))
@@ -140,8 +145,8 @@ class RoundMerger:
             change = np.append(np.flatnonzero(rank[1:] != rank[:-1]), len(rank) - 1)  # last index of every run
             end = begin.copy()
             end[plateau] = change[np.searchsorted(change, begin[plateau])]
-        use = rank[end + 1] > lowest
-        use &= self._out_of_reach(state, begin, lowest, -1) & self._out_of_reach(state, end + 1, lowest, 1)
+        # a lower rank right behind the run is in reach of its last token, so that case is refused here as well
+        use = self._out_of_reach(state, begin, lowest, -1) & self._out_of_reach(state, end + 1, lowest, 1)
         begin, end = begin[use], end[use]
         return _every_other(begin, end) if plateau.any() else begin
 
@@ -221,8 +226,7 @@ class RoundMerger:
             merged = self._single.merge(state.token[first + 1 : last].tolist())
             parts += [np.array(merged, np.int32), np.full(1, self._sentinel, np.int32)]
         token = np.concatenate([*parts, np.full(_PAD - 1, self._sentinel, np.int32)])
-        rank = np.full(len(token), self._infinite, np.int32)
-        return _State(token, rank, self._min_left[token], self._min_right[token])
+        return self._state(token)
 
 
 def _every_other(begin: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -57,13 +57,16 @@ class PieceMerger:
         self._char_start = np.ascontiguousarray(tables.char_start).data
 
     def encode(self, piece: bytes) -> list[int]:
-        """Ids of a piece (UTF-8) by its merges; whether it is a token as a whole is the caller's question."""
+        """Ids of a piece by its merges; whether it is a token as a whole is the caller's question.
+
+        A piece is a stretch of UTF-8 that may begin or end inside a character.
+        """
         byte_token = self._byte_token
         if piece.isascii():
             return self.merge([byte_token[b] for b in piece])
         tokens: list[int] = []
         block, start, need = self._char_block, self._char_start, AT_HEAD
-        for char in piece.decode():
+        for char in piece.decode("utf-8", "surrogateescape"):  # bytes of a broken character come one by one
             point = ord(char)
             if point < 0x80:
                 tokens.append(byte_token[point])
@@ -73,7 +76,7 @@ class PieceMerger:
                 if found & need:  # the character may be started from in this place
                     tokens.append(found & TOKEN_MASK)
                 else:
-                    tokens += [byte_token[b] for b in char.encode()]
+                    tokens += [byte_token[b] for b in char.encode("utf-8", "surrogateescape")]
                 need = AFTER_MULTI
         return self.merge(tokens)
 

@@ -20,12 +20,12 @@ def find_whole(tables: BpeTables, pieces: Sequence[bytes]) -> np.ndarray:
     is_short = lengths <= WORD_BYTES
     short = np.flatnonzero(is_short)
     if len(short):
-        words = _words([pieces[i] for i in short] if len(short) < len(pieces) else pieces, WORD_BYTES)
+        words = _words([pieces[i] for i in short.tolist()] if len(short) < len(pieces) else pieces, WORD_BYTES)
         out[short] = _find_short(tables, words[:, 0], lengths[short].astype(np.uint32))
     long = np.flatnonzero(~is_short & (lengths <= tables.longest))
     if len(long):
         width = -(-tables.longest // WORD_BYTES) * WORD_BYTES
-        out[long] = _find_long(tables, _words([pieces[i] for i in long], width), lengths[long])
+        out[long] = _find_long(tables, _words([pieces[i] for i in long.tolist()], width), lengths[long])
     return out
 
 
