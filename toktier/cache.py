@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import struct
@@ -148,10 +149,18 @@ def _unpack(content: bytes, kind: str, key: str) -> Entry | None:
             dtype = np.dtype(dtype_text)
             if dtype.kind not in _NUMBERS:
                 return None
-            size = int(np.prod(shape, dtype=np.int64))
+            if not all(type(n) is int and n >= 0 for n in shape):
+                return None
+            size = math.prod(shape)
             arrays[name] = np.frombuffer(content, dtype, size, at).reshape(shape)
             at += size * dtype.itemsize
             at += -(size * dtype.itemsize) % _ALIGN
         return Entry(arrays, header["meta"])
-    except (ValueError, TypeError, KeyError):  # a checksum that fits a header that we did not write
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        OverflowError,
+        RecursionError,
+    ):
         return None

@@ -46,7 +46,7 @@ def locate(repository: str) -> Path:
     if not _reachable():
         raise SourceNotFoundError(
             f"{repository!r} is no path here and not in the local hub cache {_cache()}, and the hub cannot be reached; "
-            f"connect to the network (pip install toktier[hub] is done), {by_hand}"
+            f"connect to the network, {by_hand}"
         )
     return _download(repository, by_hand)
 

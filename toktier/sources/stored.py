@@ -75,7 +75,10 @@ def _unpacked(name: str, entry: cache.Entry) -> Spec | None:
         return None
     if any(entry[field].dtype != dtype for field, dtype in _ARRAYS.items()):
         return None
-    added = tuple(AddedToken(*token) for token in entry.meta["added"])
-    unwritten = tuple((i, text) for i, text in entry.meta["unwritten"])
+    try:
+        added = tuple(AddedToken(*token) for token in entry.meta["added"])
+        unwritten = tuple((i, text) for i, text in entry.meta["unwritten"])
+    except (TypeError, ValueError):
+        return None
     fields: dict[str, Any] = {**entry, **{field: entry.meta[field] for field in _TEXTS}}
     return Spec(name=name, added=added, unwritten=unwritten, **fields)
