@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_files import FLAGS, SMALL, changed, live, no_network, own_cache, write
 
-from toktier import embedded, reference, sources
+from toktier import embedded, normalize, reference, sources
 from toktier.bpe import twin
+from toktier.decode import Decoder
 from toktier.errors import SourceError, SourceNotFoundError
 from toktier.sources import alphabet, files, huggingface
 
@@ -134,6 +135,9 @@ def test_entries_outside_the_alphabet_are_only_decoded(tmp_path):
     assert spec.reason == ""
     assert spec.unwritten == ((SMALL, "\u200d"), (SMALL + 1, "⌚ x"))
     assert spec.token_bytes(SMALL) == b""
+    ids = [SMALL, 70, SMALL + 1, 71]
+    decoder = Decoder(spec, normalize.load(spec.normalizer), lambda *_: pytest.fail("byte-level needs no reference"))
+    assert decoder.decode(ids) == native.decode(ids, skip_special_tokens=False)
     assert set(spec.added) == live(native)
 
 

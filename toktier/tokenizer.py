@@ -49,8 +49,8 @@ class Tokenizer:
 
     * `special_tokens`: what becomes of special tokens such as `<|endoftext|>` that stand in the text: "parse" makes
       each its id, "text" reads them as plain text, "forbid" raises SpecialTokenError.  None is the reference's own
-      default: "parse" for a tokenizer.json, "forbid" for tiktoken.  For tiktoken a set of special tokens is taken too:
-      those are parsed, the others are text.
+      default: "parse" for a tokenizer.json, "forbid" for tiktoken, "text" for a tekken.json.  For tiktoken a set of
+      special tokens is taken too: those are parsed, the others are text.
     * `add_special_tokens`: also do what the tokenizer's post-processor does, such as putting a BOS in front.
     * `engine`: "auto" (the fastest exact one), "device" (the XLA program), "host" (NumPy) or "reference".  The ids are
       the same.
@@ -277,7 +277,7 @@ class Tokenizer:
     def _mode(self, special_tokens: Mode | None) -> Mode:
         tiktoken = self.spec.reference == "tiktoken"
         if special_tokens is None:
-            return "forbid" if tiktoken else "parse"
+            return self.spec.special_default
         if isinstance(special_tokens, str):
             if special_tokens in MODES:
                 return special_tokens
