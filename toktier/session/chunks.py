@@ -50,8 +50,8 @@ def _held(chunk: Chunk) -> int:
 class ChunkList:
     """Chunks in order, with the characters, tokens and bytes before each.
 
-    `at[row, k]` counts the characters (row 0), tokens (1) and bytes (2) before chunk k; column `len(chunks)` has the totals.
-    Appending costs the new columns; a change in the middle adds one number to those behind it, one for some 4,096 characters.
+    `_at[row, k]` counts the characters (row 0), tokens (1) and bytes (2) before chunk k; column `len(chunks)` has the
+    totals.  Appending costs the new columns; a change in the middle adds to those behind it, one for 4,096 characters.
     """
 
     __slots__ = ("_at", "_held", "chunks", "n_given", "touched")

@@ -1,4 +1,4 @@
-"""Where a text may be cut so that its two sides can be tokenized apart, decided from the characters beside the cut alone.
+"""Where a text may be cut so that its sides can be tokenized apart, decided from the characters beside the cut alone.
 
 `CutRules.ok("xy")` says that for every text u x y v the ids of the whole are those of `u x` followed by those of `y v`:
 
@@ -46,7 +46,7 @@ class CutRules:
         self._tables = tables if form is not None else None
         contents = [a.content for a in added if a.content]
         if form:  # a literal may also be matched on the normalized text
-            contents += [unicodedata.normalize(form, c) for c in contents]
+            contents += [unicodedata.normalize(form, c) for c in contents]  # type: ignore[arg-type]
         self._inner = {c[i : i + 2] for c in contents for i in range(len(c) - 1)}
         self._lstrip = any(a.lstrip for a in added)
         self._rstrip = any(a.rstrip for a in added)
@@ -57,8 +57,10 @@ class CutRules:
         self.possible = self._tables is not None and bool(self._tables.cut.any())
 
     def ok(self, around: str) -> bool:
-        """May a text be cut behind `around[0]`?  `around` holds the two (with a normal form three, unless the text ends)
-        characters beside the cut."""
+        """May a text be cut behind `around[0]`?
+
+        `around` holds the two characters beside the cut; with a normal form three, unless the text ends there.
+        """
         known = self._memo.get(around)
         if known is None:
             if len(self._memo) >= _MEMO:
@@ -153,13 +155,20 @@ def _symbols(tables: PretokTables, points: np.ndarray) -> np.ndarray:
 
 def normal_form(normalizer: str) -> str | None:
     """ "" for no normalizer, the name of a Unicode normal form, None for anything else."""
-    parsed: Any = json.loads(normalizer)
-    if parsed is None:
+    kinds = set(_steps(json.loads(normalizer)))
+    if not kinds:
         return ""
-    kind = parsed.get("type")
-    if kind == "Sequence" and len(parsed.get("normalizers", ())) == 1:
-        kind = parsed["normalizers"][0].get("type")
-    return kind if kind in FORMS else None
+    kind = kinds.pop()
+    return kind if kind in FORMS and not kinds else None
+
+
+def _steps(normalizer: Any) -> list[str]:
+    """The kinds of all steps, sequences unpacked."""
+    if normalizer is None:
+        return []
+    if normalizer.get("type") == "Sequence":
+        return [kind for step in normalizer.get("normalizers", ()) for kind in _steps(step)]
+    return [normalizer.get("type")]
 
 
 @functools.cache

@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS chunk (
 
 
 class _Saved:
-    """What of a session is on disk: its version, and the number of each chunk by identity (the chunks are kept alive)."""
+    """What of a session is on disk: its version, and each chunk's number by identity (so the chunks are kept alive)."""
 
     __slots__ = ("chunks", "numbers", "version")
 
@@ -49,7 +49,7 @@ class _Saved:
 
 
 class Disk:
-    """The file of a store; sessions of other tokenizers, or other ways to read special tokens, live in it side by side."""
+    """The file of a store.  Sessions of other tokenizers, or of other `special_tokens`, live in it side by side."""
 
     def __init__(self, path: Path, engine: Any, tokenizer: Any, options: dict[str, Any], ttl: float | None) -> None:
         self._path, self._engine, self._tokenizer, self._options, self._ttl = path, engine, tokenizer, options, ttl

@@ -1,7 +1,7 @@
 """Where a change may be spliced in: the two acceptance modes of a repair.
 
-A session holds text T and replaces T[start:stop] by `text`.  Both modes return a `Splice`: characters [c1, c2) of the old
-text are replaced by a window that was tokenized on its own, and everything outside keeps its tokens.
+A session holds text T and replaces T[start:stop] by `text`.  Both modes return a `Splice`: characters [c1, c2) of the
+old text are replaced by a window that was tokenized on its own, and everything outside keeps its tokens.
 
 *Certified* takes the nearest places where old and new text may both be cut (`cuts.CutRules`); they need no further
 evidence.  *Checked* is the protocol of comparing: a window of 512 characters on both sides is tokenized, and a run of
@@ -35,6 +35,8 @@ class WindowEngine(Protocol):
 
     rules: CutRules
     longest: int  # bytes of the longest token
+    digest: str  # of the tokenizer's spec
+    reason: str  # why every change encodes the whole text, or ""
 
     def encode(self, text: str, continued: bool = False) -> Encoded:
         """Ids of `text` on its own; `continued`: it follows other text, so no space is put in front of it."""
@@ -42,6 +44,10 @@ class WindowEngine(Protocol):
 
     def measure(self, text: str) -> int:
         """UTF-8 bytes of the normalized text."""
+        ...
+
+    def token_bytes(self, ids: np.ndarray) -> list[bytes]:
+        """The bytes of each token; InputError for an id that the tokenizer does not have."""
         ...
 
 
@@ -222,8 +228,8 @@ def _accept(
     follows = (np.diff(i) == 1) & (np.diff(j) == 1) & (old_ids[i[1:]] == fresh.ids[j[1:]])
     # runs of True in `follows`: records that end where both do, start where both do, and have the same id
     edges = np.flatnonzero(np.diff(np.concatenate([[0], follows.view(np.int8), [0]])))
-    runs = [(int(old_ends[i[p]]), int(old_ends[i[q]]), q - p) for p, q in edges.reshape(-1, 2).tolist()]
-    runs = [(p, q) for p, q, tokens in runs if tokens >= 2 and q - p > engine.longest]
+    found = [(int(old_ends[i[p]]), int(old_ends[i[q]]), q - p) for p, q in edges.reshape(-1, 2).tolist()]
+    runs = [(p, q) for p, q, tokens in found if tokens >= 2 and q - p > engine.longest]
     c = left_cut(chunks, engine.rules, change) if left else right_cut(chunks, engine.rules, change)
     text = chunks.slice(low, high)
     while low < c < high or c == inner:
@@ -232,9 +238,8 @@ def _accept(
             return c
         at = c - low
         if left:
-            found = engine.rules.last(text, min(at - 1, len(text) - 2)) if min(at, len(text)) > 2 else -1
-            c = low + found if found > 0 else -1
+            cut = engine.rules.last(text, min(at - 1, len(text) - 2)) if min(at, len(text)) > 2 else -1
         else:
-            found = engine.rules.first(text, at + 1) if at + 1 < len(text) else -1
-            c = low + found if found > 0 else -1
+            cut = engine.rules.first(text, at + 1) if at + 1 < len(text) else -1
+        c = low + cut if cut > 0 else -1
     return None

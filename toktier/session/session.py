@@ -12,7 +12,7 @@ from ..errors import EngineError, InputError, InputTypeError, SessionClosedError
 from . import repair
 from .chunks import Chunk, ChunkList
 from .ids import IdBuffer
-from .repair import Splice, WindowEngine
+from .repair import WindowEngine
 from .splice import Plan, build
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Session:
             return self._edit(_offset("chars", chars, 0, n), n, "")
 
     def update(self, text: str) -> Patch:
-        """Make `text` the session's text; what it has in common with the old one, in front and behind, is found here."""
+        """Make `text` the session's text; what it shares with the old one, in front and behind, is found here."""
         with self._lock:
             self._open()
             _check_text("text", text)
@@ -288,9 +288,9 @@ class Session:
     def explain(self) -> dict[str, Any]:
         """How the last change was made and what all of them cost.
 
-        `last`: path (certified, checked, full, given), window (its characters), cut (characters kept in front and behind),
-        widened (doublings), touched (array elements read or written).  `counts`: sums over all calls.  `why_full`: the
-        reason where this tokenizer's sessions encode the whole text each time.
+        `last`: path (certified, checked, full, given), window (its characters), cut (characters kept in front and
+        behind), widened (doublings), touched (array elements read or written).  `counts`: sums over all calls.
+        `why_full`: the reason where this tokenizer's sessions encode the whole text each time.
         """
         with self._lock:
             return {
@@ -298,7 +298,7 @@ class Session:
                 "last": dict(self._last),
                 "counts": dict(self._counts),
                 "copies": self._ids.copies,
-                "why_full": getattr(self._engine, "reason", "")
+                "why_full": self._engine.reason
                 or ("" if self._engine.rules.possible else "no place of a text is certified as a cut"),
             }
 
@@ -335,8 +335,8 @@ class Session:
             raise SessionClosedError("the session is closed: open a new one with tokenizer.session(text)")
 
     def _placed(self) -> None:
-        if getattr(self._engine, "reason", ""):
-            raise EngineError(f"places of tokens are not known here: {self._engine.reason}")  # type: ignore[attr-defined]
+        if self._engine.reason:
+            raise EngineError(f"places of tokens are not known here: {self._engine.reason}")
 
     def _edit(self, start: int, stop: int, text: str) -> Patch:
         self._open()
@@ -400,7 +400,7 @@ class Session:
         counts["window_chars"] += window
         if path in counts:
             counts[path] += 1
-        self._last = {"path": path, "window": window, "widened": widened}
+        self._last = {"path": path, "window": window, "widened": widened, "touched": 0}
 
     def _done(self, patch: Patch, undo: Undo | None = None) -> Patch:
         if self._on_change is not None and undo is not None:

@@ -36,8 +36,8 @@ class SessionStore:
     """Sessions of one tokenizer by name.
 
     `get_or_create(id, text)` is the call of a serving front end: the session of that name is brought to `text` by a
-    repair, or made by encoding it.  Safe from any thread: each session has a lock of its own; the one lock they share is
-    held to count and never while anything is tokenized, read or written.
+    repair, or made by encoding it.  Safe from any thread: each session has a lock of its own; the one lock they share
+    is held to count and never while anything is tokenized, read or written.
 
     With `path` every change is in a SQLite file (write-ahead log) before the call returns: it survives the death of the
     process, and several processes may use the file; the later of two who change the same session is told.  `max_bytes`
@@ -94,8 +94,8 @@ class SessionStore:
     def get_or_create(self, id: str, text: str) -> Session:
         """The session of this name, its text made `text`: a repair where it is known, a full encode where not.
 
-        `session.last_patch` says how its ids changed; on a miss they are all new.  A stored record that cannot be trusted
-        counts as not known.
+        `session.last_patch` says how its ids changed; on a miss they are all new.  A stored record that cannot be
+        trusted counts as not known.
 
         Raises:
           as `Session.update`; after an error the session is as it was.
@@ -254,9 +254,9 @@ class SessionStore:
     def stats(self) -> dict[str, int]:
         """Counts since the store was made, and what it holds now.
 
-        hits, misses (of names asked for), loads (hits that came from disk), refused (records not to be trusted, sessions
-        changed elsewhere), evictions (for `max_bytes`), expirations (for `ttl`), changes, widened (windows of the checked
-        mode), full_encodes, sessions, nbytes.
+        hits, misses (of names asked for), loads (hits that came from disk), refused (records not to be trusted,
+        sessions changed elsewhere), evictions (for `max_bytes`), expirations (for `ttl`), changes, widened (windows of
+        the checked mode), full_encodes, sessions, nbytes.
         """
         with self._tally:
             return {**self._counts, "sessions": len(self._entries), "nbytes": self._total}

@@ -41,7 +41,7 @@ class TokenizerWindows:
         tokenizer._engine(engine, 0)  # refuses an engine that is not known
         self._tokenizer, self._engine = tokenizer, engine
         self._pipeline = None if self.reason else core.pipeline
-        self._plain = spec.normalizer == "null"
+        self._plain = core.normalizer.kind == "none"
         # a measure is not the place to refuse a special token
         self._measured = "parse" if self.mode == "forbid" else self.mode
 
