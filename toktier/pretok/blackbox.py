@@ -7,6 +7,7 @@ so each is split as a text of its own.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 from collections.abc import Iterable, Sequence
@@ -14,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from toktier.pretok.colours import joined
 from toktier.pretok.failure import LearnError
 from toktier.pretok.form import parse, reference_json
 from toktier.pretok.tables import DROPPED, INSIDE, START
 
 _SEPARATORS = ("\ue000", "\U000f1234", "\U00100001")  # private use: one that the asked texts do not hold is taken
 _FALLBACK = "(?s:.)"
+_LONGEST_DROPPING = 200
 
 
 def open_blackbox(form: Any, reference: str) -> Blackbox:
@@ -76,14 +79,14 @@ class Blackbox:
         for at in range(0, count, rows):
             part = points[at : at + rows]
             separator = self._separator(part)
-            joined = np.full((len(part), length + 1), ord(separator), np.uint32)
-            joined[:, :length] = part
+            rows_of = np.full((len(part), length + 1), ord(separator), np.uint32)
+            rows_of[:, :length] = part
             flat = (
                 None
                 if guess is None
                 else np.pad(guess[at : at + rows], ((0, 0), (0, 1)), constant_values=DROPPED).ravel()
             )
-            out[at : at + rows] = self._joined(joined.ravel(), separator, flat).reshape(len(part), -1)[:, :length]
+            out[at : at + rows] = self._joined(rows_of.ravel(), separator, flat).reshape(len(part), -1)[:, :length]
         return out
 
     def marks_of(self, texts: Iterable[str]) -> list[np.ndarray]:
@@ -158,16 +161,24 @@ class TiktokenBlackbox(Blackbox):
         text = _text(points)
         if guess is not None and self._confirmed(text, separator, guess):
             return guess
-        pieces = text.split(separator)
-        out = np.full(len(points), DROPPED, np.uint8)
-        at = 0
-        step = 4000 if max(map(len, pieces)) < 40 else 1
-        for first in range(0, len(pieces), step):
-            some = pieces[first : first + step]
-            marks = self._exhaustive(some, separator)
-            out[at : at + len(marks)] = marks
-            at += len(marks) + 1
-        return out
+        encode = functools.partial(self._encode, self.pattern, text, separator)
+        try:
+            together = joined(encode, points, ord(separator))
+        except LearnError:
+            if len(self._encode(self.pattern, text, separator, self._bytes)) == _byte_count(text, separator):
+                raise
+            # a last alternative takes what the pattern drops, character by character
+            pattern = f"(?:{self.pattern})|{_FALLBACK}"
+            together = joined(functools.partial(self._encode, pattern, text, separator), points, ord(separator))
+            marks = np.where(together, INSIDE, START).astype(np.uint8)
+            self._mark_dropped(text.split(separator), separator, marks)
+        else:
+            marks = np.where(together, INSIDE, START).astype(np.uint8)
+        marks[points == ord(separator)] = DROPPED
+        return marks
+
+    def _encode(self, pattern: str, text: str, separator: str, ranks: dict[bytes, int]) -> np.ndarray:
+        return self.encoding(pattern, ranks, separator).encode_to_numpy(text, allowed_special="all")
 
     def encoding(self, pattern: str, ranks: dict[bytes, int], separator: str) -> Any:
         """The engine for one pattern and vocabulary; the separator is the id behind the last rank."""
@@ -199,45 +210,34 @@ class TiktokenBlackbox(Blackbox):
         ranks = dict(self._bytes)
         for word in {*words, *touching}:
             ranks.setdefault(word.encode(), len(ranks))
-        ids = self.encoding(self.pattern, ranks, separator).encode_to_numpy(text, allowed_special="all")
+        ids = self._encode(self.pattern, text, separator, ranks)
         want = np.full(len(edges), len(ranks), np.int64)
         of_word = {word: ranks[word.encode()] for word in set(words)}
         want[kept] = [of_word[word] for word in words]
         return np.array_equal(ids, want)
 
-    def _exhaustive(self, texts: list[str], separator: str) -> np.ndarray:
-        """Marks of short texts, joined: every substring is a token, so every piece is one id."""
-        words = {t[i:j] for t in texts for i in range(len(t)) for j in range(i + 1, len(t) + 1)}
-        ranks = dict(self._bytes)
-        for word in sorted(words, key=lambda w: (len(w), w)):
-            ranks.setdefault(word.encode(), len(ranks))
-        length = np.ones(len(ranks) + 1, np.int64)
-        for word in words:
-            length[ranks[word.encode()]] = len(word)
-        joined = separator.join(texts)
-        ids = self.encoding(self.pattern, ranks, separator).encode_to_numpy(joined, allowed_special="all")
-        dropping = int(length[ids].sum()) != len(joined)
-        if dropping:
-            pattern = f"(?:{self.pattern})|{_FALLBACK}"
-            ids = self.encoding(pattern, ranks, separator).encode_to_numpy(joined, allowed_special="all")
-        at = np.cumsum(length[ids]) - length[ids]
-        marks = np.full(len(joined), INSIDE, np.uint8)
-        marks[at] = START
-        marks[at[ids == len(ranks)]] = DROPPED
-        if dropping:
-            self._mark_dropped(texts, separator, marks)
-        return marks
-
     def _mark_dropped(self, texts: list[str], separator: str, marks: np.ndarray) -> None:
         """Turn START into DROPPED where the pattern does not match, once a last alternative took what it dropped."""
         begin = np.cumsum([0] + [len(t) + 1 for t in texts])[:-1]
-        joined = separator.join(texts)
-        for offset in range(max(map(len, texts), default=0)):
+        longest = max(map(len, texts), default=0)
+        if longest > _LONGEST_DROPPING:
+            raise LearnError(
+                f"text: the pattern drops characters; pieces can then be asked only of texts up to {_LONGEST_DROPPING} "
+                f"characters, not {longest}"
+            )
+        text = separator.join(texts)
+        for offset in range(longest):
             probe = rf"\A(?s:.{{{offset}}})(?!(?:{self.pattern})){_FALLBACK}"
-            ids = self.encoding(probe, self._bytes, separator).encode_to_numpy(joined, allowed_special="all")
+            ids = self._encode(probe, text, separator, self._bytes)
             text_of = np.cumsum(ids == 256)
             failing = begin[np.unique(text_of[ids != 256])] + offset
             marks[failing[marks[failing] == START]] = DROPPED
+
+
+def _byte_count(text: str, separator: str) -> int:
+    """Ids of a text whose vocabulary is the single bytes, if no character is dropped."""
+    count = text.count(separator)
+    return len(text.encode()) - count * (len(separator.encode()) - 1)
 
 
 def _text(points: np.ndarray) -> str:

@@ -12,7 +12,7 @@ from toktier.pretok.assemble import Core
 from toktier.pretok.blackbox import Blackbox, open_blackbox
 from toktier.pretok.classes import Classes, probe, two_stage
 from toktier.pretok.failure import LearnError
-from toktier.pretok.honest import dishonest_points, inner_masks
+from toktier.pretok.honest import HonestCheck, inner_masks
 from toktier.pretok.learn import Bimachine, Word, learn, merge_symbols, shrink_tests
 from toktier.pretok.verify import Comparer, Plan, count_words
 
@@ -36,14 +36,14 @@ class Built(NamedTuple):
 def build(
     form: Any,
     reference: str,
-    plan: Plan = LOAD_PLAN,
-    honest_contexts: int | None = 2,
+    plan: Plan | Callable[[Bimachine], Plan] = LOAD_PLAN,
+    thorough: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Built:
     """Learn and prove the tables of a normal form (toktier/pretok/form.py).
 
-    `plan` is the W-method's; `honest_contexts` the number of contexts in which every code point is compared with its
-    representative (None: as many as tell all symbols apart).  Raises `LearnError` with the reason where that fails.
+    `plan` is the W-method's, or chooses it for the machine; `thorough`: every code point is compared with its
+    representative in contexts that tell all symbols apart.  Raises `LearnError` with the reason where that fails.
     """
     say = progress or (lambda text: None)
     begin = time.perf_counter()
@@ -53,17 +53,18 @@ def build(
     asked = 0
     for _ in range(8):
         inner = inner_masks(form, box, classes.representatives)
-        machine, kept, number, count = _learn_merged(box, classes, inner, plan, rng, say)
+        machine, used, kept, number, count = _learn_merged(box, classes, inner, plan, rng, say)
         asked += count
         representatives = "".join(classes.representatives[i] for i in kept)
         label = number[classes.label]
         say("code points")
-        odd, checked = dishonest_points(box, machine, representatives, label, inner[kept], honest_contexts, say)
+        check = HonestCheck(box, machine, representatives, label, inner[kept])
+        odd = check.odd_points(thorough, say)
         if not len(odd):
             block, symbol = two_stage(label)
             core = Core(block, symbol, machine.left_next, machine.right_next, machine.out, inner[kept], representatives)
             seconds = time.perf_counter() - begin
-            return Built(core, machine, classes, plan, count_words(machine, plan), asked, checked, seconds)
+            return Built(core, machine, classes, used, count_words(machine, used), asked, check.asked, seconds)
         classes = _split_off(classes, odd)
     raise LearnError("pretokenizer: characters of one class keep behaving differently")
 
@@ -72,10 +73,10 @@ def _learn_merged(
     box: Blackbox,
     classes: Classes,
     inner: np.ndarray,
-    plan: Plan,
+    plan: Plan | Callable[[Bimachine], Plan],
     rng: np.random.Generator,
     say: Callable[[str], None],
-) -> tuple[Bimachine, list[int], np.ndarray, int]:
+) -> tuple[Bimachine, Plan, list[int], np.ndarray, int]:
     """Learn over all classes, merge equal symbols, prove over the merged ones; go on learning where that fails."""
     fine = Comparer(box, classes.representatives)
     extra: list[Word] = []
@@ -91,10 +92,11 @@ def _learn_merged(
         merged, kept, number = merge_symbols(machine, inner.tolist())
         merged = shrink_tests(merged)
         coarse = Comparer(box, "".join(classes.representatives[i] for i in kept))
-        say(f"proof: {sum(count_words(merged, plan).values())} words")
-        found = coarse.search(merged, plan, rng, 20000)
+        chosen = plan(merged) if callable(plan) else plan
+        say(f"proof: {sum(count_words(merged, chosen).values())} words")
+        found = coarse.search(merged, chosen, rng, 20000)
         if not found:
-            return merged, kept, number, fine.asked + coarse.asked
+            return merged, chosen, kept, number, fine.asked + coarse.asked
         extra += [bytes(kept[x] for x in word) for word in found]
     raise LearnError("pretokenizer: the proof keeps finding counterexamples")
 

@@ -69,13 +69,9 @@ def one_stage(block: np.ndarray, symbol: np.ndarray) -> np.ndarray:
 def _finish(label: np.ndarray) -> Classes:
     label = label.copy()
     label[_SURROGATES] = label[0xFFFD]  # no text holds one
-    order = {ord(c): i for i, c in enumerate(_PLAIN)}
-    rank = np.arange(N_POINTS) + 1000
-    rank[33:127] -= 900
-    rank[list(order)] = list(order.values())
-    rank[_SURROGATES] += N_POINTS
-    by_rank = np.argsort(rank, kind="stable")
-    _, first = np.unique(label[by_rank], return_index=True)
+    plain = list(dict.fromkeys([*map(ord, _PLAIN), *range(33, 127), *range(0xD800), *range(0xE000, N_POINTS)]))
+    by_rank = np.array(plain)
+    _, first = np.unique(label[by_rank].astype(np.uint16), return_index=True)
     chosen = by_rank[np.sort(first)]
     if len(chosen) > 254:
         raise LearnError(f"pretokenizer: {len(chosen)} character classes, more than 254")
@@ -163,9 +159,12 @@ def _between_letters(step: dict[str, Any]) -> np.ndarray:
         text = np.full(2 * len(part) + 1, ord("a"), np.uint32)
         text[1::2] = part
         spans = np.array([span for _, span in split(text.tobytes().decode("utf-32-le"))], np.int64)
-        cut = np.full(len(text), 2, np.int64)
-        for start, end in spans:
-            cut[start:end] = 0 if end - start > 1 else 1
+        start, end = spans.T
+        edge = np.zeros(len(text) + 1, np.int64)
+        edge[start[end - start > 1]] += 1
+        edge[end[end - start > 1]] -= 1
+        cut = np.where(np.cumsum(edge[:-1]) > 0, 0, 2)
+        cut[start[end - start == 1]] = 1
         out[part] = cut[1::2]
     for letter in b"aA":  # an ASCII letter beside letters: joined, as between any others
         out[letter] = 0

@@ -15,11 +15,12 @@ from typing import Any
 from toktier.pretok.assemble import assemble
 from toktier.pretok.build import Built, build
 from toktier.pretok.form import parse
+from toktier.pretok.learn import Bimachine
 from toktier.pretok.store import Entry, key_of, pack, stored
 from toktier.pretok.verify import Plan, count_words
 
 DATA = Path(__file__).parent.parent / "data"
-BUDGET = 3_000_000  # words of the largest set: the number of extra states allowed is as large as this lets it be
+BUDGET = 1_000_000  # words of the largest set: the number of extra states allowed is as large as this lets it be
 
 
 def families() -> dict[str, tuple[str, str]]:
@@ -30,15 +31,17 @@ def families() -> dict[str, tuple[str, str]]:
 
 def prove(pretokenizer: str, reference: str, progress: Any = None, budget: int = BUDGET) -> Built:
     """Learn, then prove with as many extra states as the budget of words lets us allow (two at least)."""
-    form, _ = parse(pretokenizer)
-    first = build(form, reference, Plan(1, 1, 1), 1, progress)
-    plan = Plan(2, 2, 2)
-    for extra in range(3, 7):
-        wider = Plan(extra, extra, extra)
-        if max(count_words(first.machine, wider).values()) > budget:
-            break
-        plan = wider
-    return build(form, reference, plan, None, progress)
+
+    def plan(machine: Bimachine) -> Plan:
+        chosen = Plan(2, 2, 2)
+        for extra in range(3, 7):
+            wider = Plan(extra, extra, extra)
+            if max(count_words(machine, wider).values()) > budget:
+                break
+            chosen = wider
+        return chosen
+
+    return build(parse(pretokenizer)[0], reference, plan, thorough=True, progress=progress)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from toktier.pretok.tables import DROPPED, START, PretokTables
 
 BOUNDARY_BYTE = 0xFF
 _OPEN = 255  # no state: the window does not fix it
+_CHUNK = 1 << 15  # characters whose keys stay in the cache
 _MULTIBYTE = 255  # no symbol: the lead byte of a character of several bytes
 
 
@@ -141,21 +142,29 @@ class HostScan:
         padded = np.empty(count + 2 * w, np.uint16)
         padded[:w] = padded[-w:] = n - 1
         padded[w:-w] = symbol
-        key = padded[:-1] * np.uint16(n)
-        key += padded[1:]
-        if w == 3:
-            key = key[:-1] * np.uint16(n)
-            key += padded[2:]
-        before = self.left.window.take(key[:count])
-        behind = self.right.window.take(key[-count:])
+        before, behind, mark = (np.empty(count, np.uint8) for _ in range(3))
+        for at in range(0, count, _CHUNK):
+            stop = min(at + _CHUNK, count)
+            part = padded[at : stop + 2 * w]
+            key = part[:-1] * np.uint16(n)
+            key += part[1:]
+            if w == 3:
+                key = key[:-1] * np.uint16(n)
+                key += part[2:]
+            key = key.astype(np.intp)
+            self.left.window.take(key[: stop - at], out=before[at:stop], mode="clip")
+            self.right.window.take(key[at - stop :], out=behind[at:stop], mode="clip")
         self._resolve(self.left, before, symbol)
         self._resolve(self.right, behind[::-1], symbol[::-1])
-        index = before.astype(self.out_key)
-        index *= self.out_key(n)
-        index += symbol
-        index *= self.out_key(self.n_right)
-        index += behind
-        return self.out.take(index)
+        for at in range(0, count, _CHUNK):
+            part = slice(at, at + _CHUNK)
+            index = before[part].astype(self.out_key)
+            index *= self.out_key(n)
+            index += symbol[part]
+            index *= self.out_key(self.n_right)
+            index += behind[part]
+            self.out.take(index.astype(np.intp), out=mark[part], mode="clip")
+        return mark
 
     def _resolve(self, side: _Side, state: np.ndarray, symbol: np.ndarray) -> None:
         """Fill in, in place, the states that the window left open; both arrays in reading order."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toktier import cache
 from toktier.errors import SourceError
 from toktier.pretok.assemble import Core, assemble
 from toktier.pretok.form import canonical, parse
@@ -148,10 +149,6 @@ def _learned_core(form: Any, reference: str, say: Callable[[str], None]) -> Core
 
 
 def _cache_get(key: str) -> Core | None:
-    try:
-        from toktier import cache
-    except ImportError:
-        return None
     found = cache.get(_CACHE_KIND, key)
     if found is None:
         return None
@@ -159,13 +156,8 @@ def _cache_get(key: str) -> Core | None:
 
 
 def _cache_put(key: str, core: Core) -> None:
-    try:
-        from toktier import cache
-    except ImportError:
-        return
-    cache.put(
-        _CACHE_KIND, key, {name: getattr(core, name) for name in _ARRAYS}, {"representatives": core.representatives}
-    )
+    arrays = {name: getattr(core, name) for name in _ARRAYS}
+    cache.put(_CACHE_KIND, key, arrays, {"representatives": core.representatives})
 
 
 class _Bar:
