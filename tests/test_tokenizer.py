@@ -252,9 +252,11 @@ def test_without_jax() -> None:
 
 def test_routing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "backend", lambda: "gpu")
-    assert [routing.choose(n) for n in (0, routing.SMALL - 1, routing.CROSSOVER["gpu"])] == ["host", "host", "device"]
+    sizes = (0, routing.SMALL - 1, routing.CROSSOVER["gpu"], routing.COLD)
+    assert [routing.choose(n, True) for n in sizes] == ["host", "host", "device", "device"]
+    assert [routing.choose(n, False) for n in sizes] == ["host", "host", "host", "device"]
     monkeypatch.setattr(routing, "backend", lambda: "")
-    assert routing.choose(1 << 30) == "host"
+    assert routing.choose(1 << 30, True) == "host"
     monkeypatch.undo()
     monkeypatch.setitem(routing._state, "forked", True)
     assert routing.backend() == ""

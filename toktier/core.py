@@ -129,6 +129,11 @@ class Core:
         """The XLA engine; the first use imports JAX."""
         return self._made("device", self._device)
 
+    @property
+    def device_started(self) -> bool:
+        """Whether the XLA engine was made already."""
+        return "device" in self._parts
+
     def _device(self) -> DeviceEngine:
         try:
             from toktier.device import DeviceEngine

@@ -56,7 +56,7 @@ def explain(core: Core, size: int | None) -> Explanation:
     if reason:
         engine, parts = "reference", _on_reference(core)
     else:
-        engine = "device or host, by size" if size is None else routing.choose(size)
+        engine = "device or host, by size" if size is None else routing.choose(size, core.device_started)
         parts = _on_engines(core, engine if size is not None else "by size")
     return Explanation(spec.name, spec.digest, version, engine, reason, parts)
 

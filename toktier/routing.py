@@ -16,6 +16,9 @@ ENGINES = ("auto", "device", "host", "reference")
 CROSSOVER = {"cpu": 1 << 18, "gpu": 1 << 15, "tpu": 1 << 15}
 # Below the smallest of them nobody asks for the backend, so small texts never import JAX.
 SMALL = min(CROSSOVER.values())
+# The first use of the device imports JAX and compiles or loads programs, which takes seconds.  Before that was asked
+# for (`warmup()`, engine="device"), only a text that keeps the host engine busy for as long is worth it.
+COLD = 1 << 24
 
 _state = {"forked": False}
 
@@ -46,9 +49,9 @@ def backend() -> str:
         return ""
 
 
-def choose(size: int) -> str:
-    """The engine for `size` bytes of text: "host" or "device"."""
-    if size < SMALL:
+def choose(size: int, started: bool) -> str:
+    """The engine for `size` bytes of text, "host" or "device"; `started`: this tokenizer's device engine is in use."""
+    if size < (SMALL if started else COLD):
         return "host"
     name = backend()
     return "device" if name and size >= CROSSOVER.get(name, SMALL) else "host"

@@ -301,7 +301,7 @@ class Tokenizer:
             raise EngineError(
                 f"engine={engine!r} cannot run {self.spec.name}: {self._core.reason}; engine='auto' or 'reference' can"
             )
-        return routing.choose(size) if engine == "auto" else engine
+        return routing.choose(size, self._core.device_started) if engine == "auto" else engine
 
     def _run(self, name: str, prepared: Prepared, or_host: bool) -> Encoded:
         """What the engine makes of a buffer; with `or_host`, the host engine where the device refuses."""
