@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
+import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -260,3 +262,38 @@ def test_routing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setitem(routing._state, "forked", True)
     assert routing.backend() == ""
+
+
+def _encoded(ours: toktier.Tokenizer, texts: list[str]) -> list[list[int]]:
+    return [ours.encode(t).tolist() for t in texts]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_worker_processes(qwen: toktier.Tokenizer, method: str) -> None:
+    """A tokenizer in use goes to workers of either kind; they give the same ids and leave the device alone."""
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"no {method} here")
+    want = _encoded(qwen, TEXTS)
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        results = [pool.apply_async(_encoded, (qwen, TEXTS)) for _ in range(3)]
+        assert [r.get(timeout=60) for r in results] == [want] * 3
+        assert pool.apply_async(routing.in_worker).get(timeout=60)
+    assert not routing.in_worker()
+
+
+def test_threads_mix_options(qwen: toktier.Tokenizer) -> None:
+    """Options of one call never leak into another thread's."""
+    text = "<|im_start|>e\u0301 hello 123<|im_end|>"
+    calls = [
+        lambda: qwen.encode(text).tolist(),
+        lambda: qwen.encode(text, special_tokens="text").tolist(),
+        lambda: qwen.encode(text, engine="reference").tolist(),
+        lambda: qwen.encode(text, special_tokens="text", engine="reference").tolist(),
+        lambda: qwen.encode_batch([text, "a"] * 3).to_lists(),
+        lambda: qwen.decode(qwen.encode(text), skip_special_tokens=True),
+    ]
+    want = [call() for call in calls]
+    assert want[0] == want[2] != want[1] == want[3]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            assert list(pool.map(lambda call: call(), calls)) == want
