@@ -112,17 +112,21 @@ def test_a_round_changes_no_result_from_any_state(pick):
     """Any tokens in a row, not only those that bytes lead to: after one round the definition gives the same."""
     rng = random.Random(20)
     merged = 0
-    for _ in range(6):
+    for _ in range(10):
         spec = small_bpe.random_listed(rng, merges=60)
         rounds = HostEngine(Tables(None, tables.build(spec)))._rounds
         bpe, sentinel = rounds._tables, rounds._sentinel
         rank_of = {p: (r, int(bpe.product[r])) for r, p in enumerate(map(tuple, bpe.pairs.tolist()))}
         ids = sorted({*bpe.product.tolist(), *(t for t in bpe.byte_token.tolist() if t >= 0)})
-        some = [rng.choices(ids, k=rng.randint(1, 6)) for _ in range(4)]
+        parts_of = dict(zip(bpe.product.tolist(), bpe.pairs.tolist(), strict=True))
         pieces = []
-        for _ in range(500):
-            piece = [t for _ in range(rng.randint(1, 4)) for t in rng.choice([rng.choices(ids, k=2), *some])]
-            pieces.append(piece + [piece[-1]] * rng.choice([0, 0, 1, 4]))
+        for x, y in rng.choices(bpe.pairs.tolist(), k=300):
+            # (x, y), contested from one side by a token that is still to be made, in a run or not, anywhere
+            left = [w for w, x_ in rank_of if x_ == x] or ids
+            right = [v for y_, v in rank_of if y_ == y] or ids
+            sides = [parts_of.get(t, [t]) for t in (rng.choice(left), rng.choice(right))]
+            piece = sides[0] + [x, y] + [y] * rng.choice([0, 0, 1, 3]) + sides[1]
+            pieces.append(rng.choices(ids, k=rng.randint(0, 2)) + piece + rng.choices(ids, k=rng.randint(0, 2)))
         flat = [sentinel] * 4 + list(itertools.chain(*([*p, sentinel] for p in pieces))) + [sentinel] * 3
         state = rounds._state(np.array(flat, np.int32))
         none = np.zeros(0, np.int64)
