@@ -53,10 +53,10 @@ class Corpus:
 def corpora(directory: str | None, only: list[str] | None = None) -> list[Corpus]:
     """The .txt files of a directory; without one, English, code and Chinese that every Python installation can make."""
     if directory:
-        found = [Corpus(f.stem, f.read_bytes()) for f in sorted(Path(directory).glob("*.txt"))]
-    else:
-        found = [Corpus("english", _english()), Corpus("code", _code()), Corpus("chinese", _chinese())]
-    return [c for c in found if not only or c.name in only]
+        files = sorted(Path(directory).glob("*.txt"))
+        return [Corpus(f.stem, f.read_bytes()) for f in files if not only or f.stem in only]
+    made = {"english": _english, "code": _code, "chinese": _chinese}
+    return [Corpus(name, make()) for name, make in made.items() if not only or name in only]
 
 
 def _english() -> bytes:
@@ -141,8 +141,10 @@ def machine() -> dict[str, Any]:
             if line.startswith("model name"):
                 model = line.split(":", 1)[1].strip()
                 break
-    versions = {}
-    for package in ("toktier", "jax", "jaxlib", "numpy", "tokenizers", "tiktoken"):
+    import toktier
+
+    versions = {"toktier": toktier.__version__}
+    for package in ("jax", "jaxlib", "numpy", "tokenizers", "tiktoken"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -158,7 +160,9 @@ def machine() -> dict[str, Any]:
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
-    """A table in Markdown, columns aligned."""
+    """A table in Markdown, columns aligned; columns that say nothing are left out."""
+    kept = [i for i in range(len(header)) if not rows or any(row[i] != "-" for row in rows)]
+    header, rows = [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     for k, row in enumerate([header, *rows]):
         print("| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |", flush=True)
