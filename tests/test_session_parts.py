@@ -154,6 +154,7 @@ def test_an_append_touches_as_much_in_a_context_twice_as_long(corpus):
             touched.append(session.explain()["last"]["touched"])
         most.append(max(touched))
         assert session.explain()["last"]["window"] < 600
+        assert session._ids.regrown < 12 * len(session)  # growing costs a constant for each id
     assert max(most) - min(most) < 4096  # which chunk the end falls into differs, no more
     assert max(most) < 12_000
 

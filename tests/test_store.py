@@ -201,7 +201,11 @@ def test_records_that_are_not_whole_are_refused():
     session.extend_ids([5, 6])
     data = session.to_bytes()
     copy = Session.from_bytes(tok, data)
-    assert (copy.text, copy.ids.tolist(), copy.ends.tolist()) == (session.text, session.ids.tolist(), session.ends.tolist())
+    assert (copy.text, copy.ids.tolist(), copy.ends.tolist()) == (
+        session.text,
+        session.ids.tolist(),
+        session.ends.tolist(),
+    )
     assert copy.append("x") == session.append("x") or copy.ids.tolist() == session.ids.tolist()
     for k in range(0, len(data), 5):
         for bad in (data[:k], data[:k] + bytes([data[k] ^ 4]) + data[k + 1 :]):
@@ -285,7 +289,9 @@ def test_death_of_the_process_loses_nothing_committed(tmp_path):
     path = tmp_path / "sessions.db"
     code = textwrap.dedent(WRITER.format(paths=[str(Path(__file__).parent)], path=str(path)))
     for rounds in range(2):
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ) as writer:
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ
+        ) as writer:
             for last in writer.stdout:
                 if int(last) >= 30 + 11 * rounds:
                     break

@@ -85,8 +85,7 @@ class ChunkList:
 
     def before(self, k: int) -> tuple[int, int, int]:
         """(characters, tokens, bytes) before chunk k."""
-        a, b, c = self._at[:, k].tolist()
-        return a, b, c
+        return tuple(self._at[:, k].tolist())
 
     def find(self, char: int) -> int:
         """The last chunk that starts at or before `char` (0 where there is none)."""
@@ -106,23 +105,30 @@ class ChunkList:
         if need > self._at.shape[1]:
             bigger = np.zeros((3, need + (need >> 1) + 16), np.int64)
             bigger[:, : len(self.chunks) + 1] = self._at[:, : len(self.chunks) + 1]
-            self.touched += 3 * (len(self.chunks) + 1)
-            self._at = bigger
+            self._at = bigger  # grows by half: three numbers copied for each chunk that was ever put in
 
     def replace(self, first: int, last: int, new: list[Chunk]) -> None:
         """Put `new` in place of chunks[first:last]."""
         self.reserve(len(new))
         old, grown = len(self.chunks), len(self.chunks) + len(new) - (last - first)
-        sizes = np.array([[len(c.text) for c in new], [len(c.ends) for c in new], [c.n_bytes for c in new]], np.int64)
-        columns = self._at[:, first, None] + np.cumsum(sizes.reshape(3, -1), axis=1)
-        end = columns[:, -1] if len(new) else self._at[:, first]
-        tail = self._at[:, last : old + 1] + (end - self._at[:, last])[:, None]
-        self._at[:, first + 1 : first + 1 + len(new)] = columns
-        self._at[:, first + len(new) : grown + 1] = tail
-        self._held += sum(map(_held, new)) - sum(map(_held, self.chunks[first:last]))
-        self.n_given += sum(c.given for c in new) - sum(c.given for c in self.chunks[first:last])
+        gone = self.chunks[first:last]
+        held = self._held + sum(map(_held, new)) - sum(map(_held, gone))
+        given = self.n_given + sum([c.given for c in new]) - sum([c.given for c in gone])
+        if last == old:  # an append: few numbers, quicker one by one
+            chars, tokens, n_bytes = self.before(first)
+            for k, c in enumerate(new, first + 1):
+                chars, tokens, n_bytes = chars + len(c.text), tokens + len(c.ends), n_bytes + c.n_bytes
+                self._at[:, k] = chars, tokens, n_bytes
+        else:
+            sizes = np.array([[len(c.text), len(c.ends), c.n_bytes] for c in new], np.int64).reshape(-1, 3)
+            columns = self._at[:, first, None] + np.cumsum(sizes.T, axis=1)
+            end = columns[:, -1] if len(new) else self._at[:, first]
+            tail = self._at[:, last : old + 1] + (end - self._at[:, last])[:, None]
+            self._at[:, first + 1 : first + 1 + len(new)] = columns
+            self._at[:, first + len(new) : grown + 1] = tail
         self.chunks[first:last] = new
-        self.touched += 3 * (len(new) + tail.shape[1])
+        self._held, self.n_given = held, given
+        self.touched += 3 * (len(new) + old + 1 - last)
 
     def fork(self) -> ChunkList:
         """The same chunks in a list of its own."""

@@ -35,11 +35,12 @@ class _Lease:
 class IdBuffer:
     """Growable int32 array of ids with `splice` in time of the change.
 
-    `touched` counts the array elements written or moved so far; `copies` counts copies of the whole array that a view
-    still alive, or a fork, made necessary.
+    `touched` counts the array elements written or moved so far, `regrown` those copied into a larger array (at most
+    some nine for each id that was ever put in), `copies` the copies of the whole array that a view still alive, or a
+    fork, made necessary.
     """
 
-    __slots__ = ("_base", "_data", "_gap", "_lease", "_leased", "_shared", "_size", "copies", "touched")
+    __slots__ = ("_base", "_data", "_gap", "_lease", "_leased", "_shared", "_size", "copies", "regrown", "touched")
 
     def __init__(self, ids: np.ndarray | None = None) -> None:
         source = np.zeros(0, np.int32) if ids is None else np.asarray(ids, np.int32)
@@ -52,7 +53,7 @@ class IdBuffer:
         self._leased = 0
         self._shared = False
         self.touched = self._size
-        self.copies = 0
+        self.copies = self.regrown = 0
 
     def __len__(self) -> int:
         return self._size
@@ -113,7 +114,7 @@ class IdBuffer:
         other._data, other._base, other._gap, other._size = self._data, self._base, self._gap, self._size
         other._lease, other._leased = None, 0
         other._shared = self._shared = True
-        other.touched, other.copies = 0, 0
+        other.touched = other.copies = other.regrown = 0
         return other
 
     def _is_leased(self) -> bool:
@@ -134,7 +135,7 @@ class IdBuffer:
             data[len(data) - behind :] = self._data[len(self._data) - behind :]
         self._data, self._base = data, data.ctypes.data
         self._lease, self._leased, self._shared = None, 0, False
-        self.touched += self._size
+        self.regrown += self._size
 
     def _move_gap(self, to: int) -> None:
         gap, hole = self._gap, len(self._data) - self._size

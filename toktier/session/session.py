@@ -146,7 +146,7 @@ class Session:
 
             array, chunks = given_chunks(self._engine, ids)
             at = len(self._ids)
-            undo = self._commit(at, 0, array, len(self._chunks), len(self._chunks), chunks)
+            undo = self._commit(at, array[:0], array, len(self._chunks), len(self._chunks), chunks)
             self._note("given", 0, 0, 0)
             return self._done(Patch(at, 0, _frozen(array)), undo)
 
@@ -158,7 +158,7 @@ class Session:
             old = self._ids.read(0, len(self._ids))
             encoded = self._engine.encode(text)
             chunks = build(self._engine, text, encoded)
-            undo = self._commit(0, len(old), encoded.ids, 0, len(self._chunks), chunks)
+            undo = self._commit(0, old, encoded.ids, 0, len(self._chunks), chunks)
             self._note("full", len(text), len(text), 0)
             return self._done(_minimal(0, old, encoded.ids), undo)
 
@@ -365,19 +365,20 @@ class Session:
         ids = splice.encoded.ids
         old = self._ids.read(plan.token, plan.token + plan.removed)
         patch = _minimal(plan.token, old, ids)
-        undo = self._commit(patch.start, patch.removed, patch.ids, plan.first, plan.last, plan.new)
+        gone = old[patch.start - plan.token :][: patch.removed]
+        undo = self._commit(patch.start, gone, patch.ids, plan.first, plan.last, plan.new)
         self._note(splice.path, len(splice.window), stop - start + len(text), splice.widened)
         rewritten = sum(len(c.ends) for c in plan.new)
         self._last["cut"] = (splice.c1, chunks.n_chars - splice.c1 - len(splice.window))
         self._last["touched"] = self._ids.touched + chunks.touched - before + rewritten + len(old) + len(splice.window)
         return patch, undo
 
-    def _commit(self, token: int, removed: int, ids: np.ndarray, first: int, last: int, new: list[Chunk]) -> Undo:
-        """Change ids and chunks together, or neither; the result takes it back."""
-        old, old_chunks = self._ids.read(token, token + removed), self._chunks.chunks[first:last]
+    def _commit(self, token: int, old: np.ndarray, ids: np.ndarray, first: int, last: int, new: list[Chunk]) -> Undo:
+        """Put `ids` in place of `old` at `token`, and the chunks, together or not at all; the result takes it back."""
+        old_chunks = self._chunks.chunks[first:last]
         self._chunks.reserve(len(new))
         try:
-            self._ids.splice(token, removed, ids)
+            self._ids.splice(token, len(old), ids)
             self._chunks.replace(first, last, new)
         except BaseException:
             if len(self._ids) != self._chunks.n_tokens:
@@ -443,10 +444,18 @@ def _frozen(ids: np.ndarray) -> np.ndarray:
 
 def _minimal(start: int, old: np.ndarray, new: np.ndarray) -> Patch:
     """The patch from old to new ids without what both begin and end with."""
-    n = min(len(old), len(new))
-    differ = np.flatnonzero(old[:n] != new[:n])
-    front = int(differ[0]) if len(differ) else n
-    rest = n - front
-    differ = np.flatnonzero(old[len(old) - rest :][::-1] != new[len(new) - rest :][::-1]) if rest else differ[:0]
-    behind = int(differ[0]) if len(differ) else rest
+    front = _agreement(old, new)
+    behind = _agreement(old[front:][::-1], new[front:][::-1])
     return Patch(start + front, len(old) - front - behind, _frozen(new[front : len(new) - behind].copy()))
+
+
+def _agreement(a: np.ndarray, b: np.ndarray) -> int:
+    """How many ids two arrays begin with in common."""
+    n = min(len(a), len(b))
+    if n <= 16:  # an append replaces a few ids: plain integers are quicker
+        for k, (x, y) in enumerate(zip(a[:n].tolist(), b[:n].tolist(), strict=True)):
+            if x != y:
+                return k
+        return n
+    differ = np.flatnonzero(a[:n] != b[:n])
+    return int(differ[0]) if len(differ) else n
