@@ -210,7 +210,8 @@ class Tokenizer:
     def piece_starts(self, text: str, *, engine: str = "auto") -> np.ndarray:
         """int64[p]: where each piece (pre-token) begins, in bytes of the text's UTF-8; added tokens are read as text.
 
-        With a normalizer: of the normalized text's UTF-8.
+        With a normalizer: of the normalized text's UTF-8.  A few pre-tokenizers (Falcon's) cut inside characters; as the
+        reference tells it, such a piece begins where its character does.
         """
         _checked(text)
         name = self._engine(engine, len(text))
@@ -220,7 +221,9 @@ class Tokenizer:
         if not len(prepared.buffer):
             return np.zeros(0, np.int64)
         marks = (self._core.host if name == "host" else self._core.device).piece_marks(prepared.buffer)
-        return marks - np.searchsorted(prepared.spaces, marks, side="left")
+        for _ in range(3):
+            marks = marks - (prepared.buffer[marks] & 0xC0 == 0x80)
+        return np.unique(marks - np.searchsorted(prepared.spaces, marks, side="left"))
 
     def warmup(self, sizes: Sequence[int] | None = None) -> None:
         """Compiles and loads what later calls need, so that none of them waits.
