@@ -105,7 +105,7 @@ class StreamDecoder:
     >>> tok = toktier.load("o200k_base")
     >>> stream = tok.decoder()
     >>> [stream.push(i) for i in tok.encode("é 🫠").tolist()] + [stream.flush()]
-    ['é', ' ', '', '', '🫠', '']
+    ['é', ' ', '', '🫠', '']
     """
 
     def __init__(self, decoder: Decoder, skip_special_tokens: bool = False) -> None:

@@ -210,8 +210,8 @@ class Tokenizer:
     def piece_starts(self, text: str, *, engine: str = "auto") -> np.ndarray:
         """int64[p]: where each piece (pre-token) begins, in bytes of the text's UTF-8; added tokens are read as text.
 
-        With a normalizer: of the normalized text's UTF-8.  A few pre-tokenizers (Falcon's) cut inside characters; as the
-        reference tells it, such a piece begins where its character does.
+        With a normalizer: of the normalized text's UTF-8.  A few pre-tokenizers (Falcon's) cut inside characters; such
+        a piece begins where its character does, as the reference tells it.
         """
         _checked(text)
         name = self._engine(engine, len(text))
