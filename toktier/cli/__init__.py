@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import click
 
+import toktier
 from toktier.cli import commands
 
 OK, DATA_ERROR, USAGE_ERROR, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
@@ -47,7 +48,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="toktier")
+@click.version_option(toktier.__version__)
 def cli() -> None:
     """Exact BPE tokenization: the reference's own ids, from programs compiled with JAX/XLA.
 

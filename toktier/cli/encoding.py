@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,10 +47,11 @@ def encoded(path: str, settings: EncodeSettings, bar: tqdm) -> Iterator[np.ndarr
     """The ids of one input as arrays int32[k] to be read one after the other."""
     tokenizer, begin, nothing = settings.tokenizer, 0, True
     whole = settings.add_special_tokens
+    keywords = {**settings.keywords, "engine": _engine(path, settings)}
     for chunk in text.chunks(path, settings.errors, None if whole else tokenizer, bar):
         nothing = False
         try:
-            ids = tokenizer.encode(chunk, **settings.keywords)
+            ids = tokenizer.encode(chunk, **keywords)
         except InputError as e:
             after = f" (offsets count from character {begin})" if begin else ""
             raise type(e)(f"{text.label(path)}: {e}{after}") from e
@@ -57,3 +59,12 @@ def encoded(path: str, settings: EncodeSettings, bar: tqdm) -> Iterator[np.ndarr
         yield np.asarray(ids)
     if nothing:
         yield np.asarray(tokenizer.encode("", **settings.keywords))
+
+
+def _engine(path: str, settings: EncodeSettings) -> str:
+    """The engine for the chunks of one input: "auto" is decided by the size of the whole, not of a chunk."""
+    from toktier import routing
+
+    if settings.engine != "auto" or path == "-" or (size := Path(path).stat().st_size) <= text.BLOCK:
+        return settings.engine
+    return "auto" if settings.tokenizer.core.reason else routing.choose(size, started=False)

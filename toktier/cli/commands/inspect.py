@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -58,8 +59,8 @@ def describe(tokenizer: Tokenizer) -> dict[str, Any]:
             "added_flags": {f: sum(getattr(a, f) for a in spec.added) for f in flags},
         },
         "reason": explained.reason,
-        "engines": {"encode": "reference" if explained.reason else "device, host"},
-        "parts": [part._asdict() if hasattr(part, "_asdict") else vars(part) for part in explained.parts],
+        "engines": {"encode": explained.engine},
+        "parts": [dataclasses.asdict(part) for part in explained.parts],
     }
     if not explained.reason:
         report["automata"] = _automata(tokenizer)
@@ -116,6 +117,7 @@ def readable(report: dict[str, Any]) -> str:
         automata, merges = report["automata"], report["merges"]
         cuts = f"{automata['certified_cuts']} of {automata['symbol_pairs']} symbol pairs"
         lines += [
+            f"  engine         {report['engines']['encode']}",
             f"  automata       {automata['symbols']} symbols, {automata['left_states']} left and "
             f"{automata['right_states']} right states, monoids of {automata['left_monoid']} and "
             f"{automata['right_monoid']} elements, {automata['table_bytes'] / 1024:.0f} KiB",
