@@ -4,7 +4,8 @@ import doctest
 import re
 import subprocess
 import sys
-from importlib import metadata, resources
+import tomllib
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,8 @@ def test_public_names_exist_and_are_documented(name):
 
 
 def test_version_and_typing_marker():
-    assert metadata.version("toktier") == toktier.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == toktier.__version__
     assert resources.files("toktier").joinpath("py.typed").is_file()
 
 
@@ -65,6 +67,15 @@ def test_readme_has_the_two_commands():
     assert [name for name, _ in blocks] == ["run", "test"]
     assert all(len(body.splitlines()) == 1 for _, body in blocks)
     assert "<!-- test command -->" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_readme_shows_what_inspect_prints(capfd):
+    from toktier import cli
+
+    shown = re.search(r"<!-- toktier inspect (\S+) -->\n```text\n(.*?)\n```", README, re.S)
+    assert cli.run(["inspect", shown[1]]) == 0
+    printed = capfd.readouterr().out.splitlines()
+    assert [line for line in printed if not line.startswith("  digest")] == shown[2].splitlines()
 
 
 def test_readme_links_lead_somewhere():
