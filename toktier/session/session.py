@@ -43,7 +43,7 @@ class Session:
     >>> session = toktier.load("o200k_base").session("the build pipe")
     >>> patch = session.append("line")
     >>> patch.start, patch.removed, patch.ids.tolist()
-    (2, 1, [27181])
+    (2, 1, [29412])
     """
 
     def __init__(
