@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-LONGEST_PIECE = 64  # bytes; longer ones are seldom seen twice and would make the bound a poor one on memory
-ENTRIES = 1 << 16  # of one generation; 10 to 15 MB each, with their keys
+LONGEST_PIECE = 128  # bytes; longer ones are seldom seen twice and would make the bound a poor one on memory
+ENTRIES = 1 << 16  # of one generation; mostly 10 to 15 MB each, with their keys
 
 
 class PieceCache:
