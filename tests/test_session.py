@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 import toktier
-from toktier.errors import InputError, InputTypeError, SessionClosedError, SpecialTokenError
+from toktier.errors import EngineError, InputError, InputTypeError, SessionClosedError, SpecialTokenError
 from toktier.session import repair, splice
 
 # family -> how many examples a run tries; the first ones are those of the issue, the others have a trait of their own
@@ -322,6 +322,27 @@ def test_special_tokens_as_in_encode(special_tokens):
             assert session.ids.tolist() == tok.encode(text, special_tokens=special_tokens).tolist()
 
 
+def test_a_continuation_gets_no_second_bos():
+    for family in ("llama3", "roberta", "o200k"):
+        tok, _ = pair(family)
+        options = {"special_tokens": "parse", "add_special_tokens": True}
+        session, text, ids = tok.session("", **options), "", tok.encode("", **options).tolist()
+        for part in ("Hello", " there", "\n\nBye", "", " e\u0301", " now"):
+            ids = applied(ids, session.append(part))
+            text += part
+            assert session.ids.tolist() == ids == tok.encode(text, **options).tolist()
+            assert len(session.ends) == len(session) == len(ids)
+        text = text[:3] + "XY" + text[9:]
+        ids = applied(ids, session.update(text))
+        assert session.ids.tolist() == ids == tok.encode(text, **options).tolist()
+        copy = toktier.Session.from_bytes(tok, session.to_bytes())
+        copy.append("!")
+        assert copy.ids.tolist() == tok.encode(text + "!", **options).tolist()
+        given = tok.session_from_ids(ids[1:3], **options)
+        assert given.append(" x").ids.tolist() == tok.encode(" x").tolist()
+        assert applied([], tok.session("a", **options).last_patch) == tok.encode("a", **options).tolist()
+
+
 def test_a_tokenizer_of_the_reference_has_sessions_too():
     import tokenizers
 
@@ -333,6 +354,14 @@ def test_a_tokenizer_of_the_reference_has_sessions_too():
     assert session.ids.tolist() == [1, 2, 1, 0]
     assert "reference" in session.explain()["why_full"]
     assert session.explain()["last"]["path"] == "full"
+    with pytest.raises(EngineError, match="places"):
+        session.ends  # noqa: B018
+    session.truncate(0)
+    assert session.ids.tolist() == []
+    copy = toktier.Session.from_bytes(tok, session.to_bytes())
+    copy.append("b")
+    assert copy.ids.tolist() == [2]
+    assert tok.session_from_ids([1, 2]).ids.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -168,10 +168,10 @@ class ChunkList:
         k = self.find(char)
         at, token, byte = self.before(k)
         chunk = self.chunks[k]
-        if char - at >= len(chunk.text):
-            return token + chunk.n_tokens, byte + chunk.n_bytes
         if char == at:
             return token, byte
+        if char - at >= len(chunk.text):
+            return token + chunk.n_tokens, byte + chunk.n_bytes
         inside = engine.measure(chunk.text[: char - at])
         return token + int(chunk.ends.searchsorted(inside, "right")), byte + inside
 

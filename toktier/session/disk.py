@@ -55,7 +55,7 @@ class Disk:
         self._path, self._engine, self._tokenizer, self._options, self._ttl = path, engine, tokenizer, options, ttl
         special = options["special_tokens"]
         special = special if special is None or isinstance(special, str) else sorted(special)
-        self._space = hashlib.sha256(json.dumps([engine.digest, special]).encode()).hexdigest()
+        self._space = hashlib.sha256(json.dumps([engine.digest, special, engine.framed]).encode()).hexdigest()
         self._idle: deque[tuple[int, sqlite3.Connection]] = deque()
         self._closed = False
         with self._connection() as db:
@@ -187,7 +187,7 @@ class Disk:
                 continue
             number += 1
             numbers[key] = number
-            token = session._chunks.before(k)[1]
+            token = session._front + session._chunks.before(k)[1]
             ids = session._ids.read(token, token + chunk.n_tokens)
             rows.append((self._space, id, number, record.encode([chunk], ids, {"number": number, "id": id})))
         gone = [(self._space, id, n) for key, n in known.items() if key not in numbers]

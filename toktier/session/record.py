@@ -87,7 +87,7 @@ def decode(data: bytes, what: str = "data") -> Parts:
 
 def pack(session: Session) -> bytes:
     """The record of a session; its lock is held by the caller."""
-    return encode(session._chunks.chunks, session._ids.read(0, len(session._ids)), meta(session))
+    return encode(session._chunks.chunks, session._own_ids(), meta(session))
 
 
 def meta(session: Session) -> dict[str, Any]:
@@ -95,7 +95,8 @@ def meta(session: Session) -> dict[str, Any]:
     special = session._special_tokens
     if special is not None and not isinstance(special, str):
         special = sorted(special)
-    return {"spec": session._engine.digest, "special_tokens": special, "repair": session._mode}
+    framed = session._engine.framed
+    return {"spec": session._engine.digest, "special_tokens": special, "add": framed, "repair": session._mode}
 
 
 def unpack(tokenizer: Tokenizer, data: bytes, what: str = "data") -> Session:
@@ -108,13 +109,15 @@ def restore(tokenizer: Tokenizer, parts: Parts, what: str, engine: Any = None) -
     """A session from checked parts, if they are of this tokenizer."""
     from .session import Session
 
-    special = parts.meta.get("special_tokens")
-    session = Session(tokenizer, special_tokens=special, repair=parts.meta.get("repair", "certified"), _windows=engine)
+    meta = parts.meta
+    options = {"special_tokens": meta["special_tokens"], "add_special_tokens": meta["add"], "repair": meta["repair"]}
+    session = Session(tokenizer, _windows=engine, **options)
     if parts.meta.get("spec") != session._engine.digest:
         raise RecordError(f"{what} is a session of another tokenizer (its digest differs); {_WAY_OUT}")
     if sum(c.n_tokens for c in parts.chunks) != len(parts.ids):
         raise RecordError(f"{what} does not fit together (ids and ends differ in number); {_WAY_OUT}")
-    session._ids, session._chunks = IdBuffer(parts.ids), ChunkList(parts.chunks)
+    before, after = session._engine.frame
+    session._ids, session._chunks = IdBuffer(np.concatenate([before, parts.ids, after])), ChunkList(parts.chunks)
     return session
 
 
@@ -127,7 +130,7 @@ def _chunks(text: memoryview, ends: np.ndarray, table: np.ndarray) -> list[Chunk
         its = ends[token : token + tokens]
         if (
             len(its) != tokens
-            or not piece
+            or not (piece or tokens)
             or (tokens and (int(its[-1]) > n_bytes or (np.diff(its.astype(np.int64)) < 0).any()))
         ):
             raise ValueError("ends that are not in order")

@@ -11,7 +11,7 @@ such a cut; else the window doubles, five times, and then the whole text is toke
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,6 +37,9 @@ class WindowEngine(Protocol):
     longest: int  # bytes of the longest token
     digest: str  # of the tokenizer's spec
     reason: str  # why every change encodes the whole text, or ""
+    mode: Any  # what becomes of special tokens in the text
+    framed: bool  # does the post-processor add ids around those of the text?
+    frame: tuple[np.ndarray, np.ndarray]  # those ids
 
     def encode(self, text: str, continued: bool = False) -> Encoded:
         """Ids of `text` on its own; `continued`: it follows other text, so no space is put in front of it."""

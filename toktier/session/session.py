@@ -39,6 +39,12 @@ class Session:
     Made by `Tokenizer.session(text)`.  Safe from several threads: one call runs at a time, and each is all or nothing,
     so an exception leaves the session as it was.
 
+    Args:
+      tokenizer, text: whose ids, and of what.
+      special_tokens, add_special_tokens, engine: as for `Tokenizer.encode`; what the post-processor adds stays around
+        the ids of the text (a BOS in front comes once).
+      repair: "certified" or "checked"; see `toktier.session.repair`.
+
     >>> import toktier
     >>> session = toktier.load("o200k_base").session("the build pipe")
     >>> patch = session.append("line")
@@ -52,6 +58,7 @@ class Session:
         text: str = "",
         *,
         special_tokens: Any = None,
+        add_special_tokens: bool = False,
         repair: str = "certified",
         engine: str = "auto",
         _windows: WindowEngine | None = None,
@@ -62,7 +69,7 @@ class Session:
         if _windows is None:
             from .window import windows
 
-            _windows = windows(tokenizer, special_tokens, engine)
+            _windows = windows(tokenizer, special_tokens, engine, add_special_tokens)
         self.tokenizer = tokenizer
         self._engine = _windows
         self._special_tokens = special_tokens
@@ -73,7 +80,9 @@ class Session:
         self._saved: Any = None
         self._ends: np.ndarray | None = None
         self._canonical: bool | None = None
-        self._ids = IdBuffer()
+        before, after = _windows.frame
+        self._front, self._back = len(before), len(after)  # ids around those of the text
+        self._ids = IdBuffer(np.concatenate([before, after]))
         self._chunks = ChunkList()
         self._last: dict[str, Any] = {}
         self._counts = {
@@ -85,9 +94,9 @@ class Session:
             "chars": 0,
             "window_chars": 0,
         }
-        self.last_patch = Patch(0, 0, _empty())
-        if text:
-            self.last_patch = self._change(0, 0, text)[0]
+        self._patch: Patch | None = None
+        if text or _windows.reason:
+            self._change(0, 0, text)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -145,7 +154,7 @@ class Session:
             from .given import given_chunks
 
             array, chunks = given_chunks(self._engine, ids)
-            at = len(self._ids)
+            at = len(self._ids) - self._back
             undo = self._commit(at, array[:0], array, len(self._chunks), len(self._chunks), chunks)
             self._note("given", 0, 0, 0)
             return self._done(Patch(at, 0, _frozen(array)), undo)
@@ -155,12 +164,12 @@ class Session:
         with self._lock:
             self._open()
             text = self._chunks.text()
-            old = self._ids.read(0, len(self._ids))
+            old = self._own_ids()
             encoded = self._engine.encode(text)
             chunks = build(self._engine, text, encoded)
-            undo = self._commit(0, old, encoded.ids, 0, len(self._chunks), chunks)
+            undo = self._commit(self._front, old, encoded.ids, 0, len(self._chunks), chunks)
             self._note("full", len(text), len(text), 0)
-            return self._done(_minimal(0, old, encoded.ids), undo)
+            return self._done(_minimal(self._front, old, encoded.ids), undo)
 
     def fork(self) -> Session:
         """A second session with the same text and ids; both share memory until they differ."""
@@ -178,7 +187,7 @@ class Session:
         """Give the memory back; later calls raise SessionClosedError."""
         with self._lock:
             self._closed = True
-            self._ids, self._chunks, self._ends = IdBuffer(), ChunkList(), None
+            self._ids, self._chunks, self._ends, self._patch = IdBuffer(), ChunkList(), None, None
 
     # -- what it holds ---------------------------------------------------------------------------------------------
 
@@ -207,6 +216,9 @@ class Session:
             self._placed()
             if self._ends is None:
                 ends = self._chunks.ends()
+                if self._front or self._back:
+                    last = np.full(self._back, self._chunks.n_bytes)
+                    ends = np.concatenate([np.zeros(self._front, np.int64), ends, last])
                 ends.flags.writeable = False
                 self._ends = ends
                 if self._on_change is not None:
@@ -232,8 +244,15 @@ class Session:
                 return True
             if self._canonical is None:
                 fresh = self._engine.encode(self._chunks.text()).ids
-                self._canonical = bool(np.array_equal(fresh, self._ids.read(0, len(self._ids))))
+                self._canonical = bool(np.array_equal(fresh, self._own_ids()))
             return self._canonical
+
+    @property
+    def last_patch(self) -> Patch:
+        """How the last change changed the ids; of a session just made, all of them."""
+        with self._lock:
+            self._open()
+            return Patch(0, 0, self.ids.copy()) if self._patch is None else self._patch
 
     @property
     def special_tokens(self) -> Any:
@@ -244,7 +263,8 @@ class Session:
     def nbytes(self) -> int:
         """Bytes of memory held: text, ids, ends and their containers (forks count what they share, too)."""
         with self._lock:
-            return self._ids.nbytes + self._chunks.nbytes + (0 if self._ends is None else self._ends.nbytes) + 1024
+            beside = (0 if a is None else a.nbytes for a in (self._ends, self._patch and self._patch.ids))
+            return self._ids.nbytes + self._chunks.nbytes + sum(beside) + 1024
 
     @property
     def closed(self) -> bool:
@@ -283,7 +303,7 @@ class Session:
             while inside and not self._engine.rules.steady(chunk.text[inside]):
                 inside -= 1
             byte = self._engine.measure(chunk.text[:inside])
-            return token + min(int(chunk.ends.searchsorted(byte, "right")), max(chunk.n_tokens - 1, 0))
+            return self._front + token + min(int(chunk.ends.searchsorted(byte, "right")), max(chunk.n_tokens - 1, 0))
 
     def explain(self) -> dict[str, Any]:
         """How the last change was made and what all of them cost.
@@ -343,13 +363,13 @@ class Session:
         _check_text("text", text)
         if start == stop and not text:
             self._note("none", 0, 0, 0)
-            return self._done(Patch(self._chunks.locate(start, self._engine)[0], 0, _empty()))
+            return self._done(self._nothing(start))
         if self._chunks.n_given:
             from .given import around
 
             start, stop, text = around(self, start, stop, text)
             if start == stop and not text:
-                return self._done(Patch(self._chunks.locate(start, self._engine)[0], 0, _empty()))
+                return self._done(self._nothing(start))
         return self._done(*self._change(start, stop, text))
 
     def _change(self, start: int, stop: int, text: str) -> tuple[Patch, Undo]:
@@ -358,14 +378,15 @@ class Session:
         before = self._ids.touched + chunks.touched
         change = repair.describe(chunks, start, stop, text)
         if self._mode == "checked" and engine.rules.possible:
-            splice = repair.checked(chunks, engine, change, self._ids.view())
+            splice = repair.checked(chunks, engine, change, self._ids.view()[self._front :])
         else:
             splice = repair.certified(chunks, engine, change)
         plan = Plan(chunks, engine, splice)
         ids = splice.encoded.ids
-        old = self._ids.read(plan.token, plan.token + plan.removed)
-        patch = _minimal(plan.token, old, ids)
-        gone = old[patch.start - plan.token :][: patch.removed]
+        token = self._front + plan.token
+        old = self._ids.read(token, token + plan.removed)
+        patch = _minimal(token, old, ids)
+        gone = old[patch.start - token :][: patch.removed]
         undo = self._commit(patch.start, gone, patch.ids, plan.first, plan.last, plan.new)
         self._note(splice.path, len(splice.window), stop - start + len(text), splice.widened)
         rewritten = sum(len(c.ends) for c in plan.new)
@@ -381,7 +402,7 @@ class Session:
             self._ids.splice(token, len(old), ids)
             self._chunks.replace(first, last, new)
         except BaseException:
-            if len(self._ids) != self._chunks.n_tokens:
+            if len(self._ids) != self._front + self._chunks.n_tokens + self._back:
                 self._ids.splice(token, len(ids), old)
             raise
         self._ends = self._canonical = None
@@ -404,14 +425,24 @@ class Session:
         self._last = {"path": path, "window": window, "widened": widened, "touched": 0}
 
     def _done(self, patch: Patch, undo: Undo | None = None) -> Patch:
-        if self._on_change is not None and undo is not None:
+        """The change is made: tell whoever keeps the session, and take it back where that fails."""
+        before, self._patch = self._patch, patch
+        if self._on_change is not None:
             try:
-                self._on_change(self, patch)
+                self._on_change(self, None if undo is None else patch)
             except BaseException:
-                undo()
+                self._patch = before
+                if undo is not None:
+                    undo()
                 raise
-        self.last_patch = patch
         return patch
+
+    def _nothing(self, char: int) -> Patch:
+        return Patch(self._front + self._chunks.locate(char, self._engine)[0], 0, _empty())
+
+    def _own_ids(self) -> np.ndarray:
+        """Copy of the ids of the text, without those around it."""
+        return self._ids.read(self._front, len(self._ids) - self._back)
 
 
 def _check_text(name: str, text: Any) -> None:

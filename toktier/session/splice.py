@@ -12,7 +12,7 @@ SMALL = CHARS // 4  # a chunk below this takes its left neighbour in
 
 def build(engine: WindowEngine, text: str, encoded: Encoded) -> list[Chunk]:
     """Chunks of a text that was tokenized on its own, cut every 4,096 characters or so where it may be cut."""
-    if not text:
+    if not text and not len(encoded.ids):
         return []
     if len(text) <= 2 * CHARS:
         return [make_chunk(text, encoded.ends, encoded.n_bytes)]

@@ -48,7 +48,7 @@ class SessionStore:
       ttl: seconds after its last use when a session is forgotten; None for never.
       max_bytes: of memory; above it the sessions used longest ago are dropped.  None for no limit.
       path: a SQLite file for the sessions, made where it does not exist.
-      special_tokens, engine: as for `Tokenizer.encode`.  repair: "certified" or "checked".
+      special_tokens, add_special_tokens, engine, repair: as for `Session`.
 
     >>> import toktier
     >>> store = toktier.SessionStore(toktier.load("o200k_base"), ttl=3600, max_bytes=1 << 30)
@@ -66,6 +66,7 @@ class SessionStore:
         max_bytes: int | None = None,
         path: str | Path | None = None,
         special_tokens: Any = None,
+        add_special_tokens: bool = False,
         repair: str = "certified",
         engine: str = "auto",
     ) -> None:
@@ -75,8 +76,12 @@ class SessionStore:
         if repair not in MODES:
             raise InputError(f"repair={repair!r} is not known: use one of {', '.join(MODES)}")
         self.tokenizer, self.ttl, self.max_bytes = tokenizer, ttl, max_bytes
-        self._options = {"special_tokens": special_tokens, "repair": repair}
-        self._windows = windows(tokenizer, special_tokens, engine)
+        self._options = {
+            "special_tokens": special_tokens,
+            "add_special_tokens": add_special_tokens,
+            "repair": repair,
+        }
+        self._windows = windows(tokenizer, special_tokens, engine, add_special_tokens)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._tally = threading.Lock()
         self._counts = dict.fromkeys(EVENTS, 0)
@@ -165,8 +170,11 @@ class SessionStore:
             raise InputTypeError(
                 f"session must be a Session, not {type(session).__name__}: use get_or_create for a text"
             )
-        if session._engine.digest != self._windows.digest:
-            raise InputError("session belongs to another tokenizer than this store: make it with the store's own")
+        mine, other = self._windows, session._engine
+        if (other.digest, other.mode, other.framed) != (mine.digest, mine.mode, mine.framed):
+            raise InputError(
+                "session belongs to another tokenizer or other options than this store: make it with the same"
+            )
         if session._on_change is not None:
             raise InputError("session is kept by a store under some name already: put a fork() of it")
         self.delete(id)

@@ -26,7 +26,7 @@ class TokenizerWindows:
       reason: why there are no repairs (then every change encodes the whole text), or "".
     """
 
-    def __init__(self, tokenizer: Tokenizer, special_tokens: Any, engine: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, special_tokens: Any, engine: str, framed: bool) -> None:
         core, spec = tokenizer.core, tokenizer.spec
         self.mode = tokenizer._mode(special_tokens)
         self.digest = spec.digest
@@ -41,6 +41,10 @@ class TokenizerWindows:
         tokenizer._engine(engine, 0)  # refuses an engine that is not known
         self._tokenizer, self._engine = tokenizer, engine
         self._pipeline = None if self.reason else core.pipeline
+        self.framed = framed
+        self.frame = (np.zeros(0, np.int32), np.zeros(0, np.int32))
+        if framed and not self.reason and core.frame is not None:  # the reference adds them itself
+            self.frame = (core.frame.before, core.frame.after)
         self._plain = core.normalizer.kind == "none"
         # a measure is not the place to refuse a special token
         self._measured = "parse" if self.mode == "forbid" else self.mode
@@ -52,7 +56,8 @@ class TokenizerWindows:
                 text, special_tokens=self.mode, engine=self._engine, continued=continued
             )
             return Encoded(*spans)
-        ids = self._tokenizer.encode(text, special_tokens=self.mode, engine=self._engine)
+        options: dict[str, Any] = {"special_tokens": self.mode, "add_special_tokens": self.framed}
+        ids = self._tokenizer.encode(text, engine=self._engine, **options)
         n_bytes = self.measure(text)
         return Encoded(ids, np.full(len(ids), n_bytes, np.int64), n_bytes)
 
@@ -78,9 +83,11 @@ class TokenizerWindows:
         return [decoder.decode_bytes(ids[i : i + 1]) for i in range(len(decoder.check(ids)))]
 
 
-def windows(tokenizer: Tokenizer, special_tokens: Any = None, engine: str = "auto") -> TokenizerWindows:
-    """The windows of a tokenizer; special_tokens and engine as for `Tokenizer.encode`."""
-    return TokenizerWindows(tokenizer, special_tokens, engine)
+def windows(
+    tokenizer: Tokenizer, special_tokens: Any = None, engine: str = "auto", add_special_tokens: bool = False
+) -> TokenizerWindows:
+    """The windows of a tokenizer; options as for `Tokenizer.encode`."""
+    return TokenizerWindows(tokenizer, special_tokens, engine, bool(add_special_tokens))
 
 
 def _rules_of(tokenizer: Tokenizer) -> CutRules:
