@@ -72,9 +72,10 @@ class RoundMerger:
         state = self._state(self._first_tokens(pieces))
         out: list[np.ndarray | None] = [None] * len(pieces)
         number = np.arange(len(pieces))  # of the pieces still at work
+        slow = False
         while len(number):
             size = len(state.token)
-            if size < _SMALL:
+            if slow or size < _SMALL:
                 state = self._finish_singly(state)
             else:
                 picked = self._safe(state)
@@ -82,8 +83,7 @@ class RoundMerger:
                     picked = self._with_lowest(state, picked)
                 if len(picked):
                     state = self._merge(state, picked)
-                if len(picked) * _SLOW < size:
-                    state = self._finish_singly(state)
+                slow = len(picked) * _SLOW < size
             state, number = self._drop_finished(state, number, out)
         return out  # type: ignore[return-value]  # every piece has left the loop
 
