@@ -8,6 +8,8 @@ parser only needs to know where atoms begin and end and which flags are in force
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from toktier.pretok.failure import LearnError
 
@@ -27,6 +29,14 @@ _REFUSED = {c: "a back reference" for c in "123456789kg"} | {
 }  # fmt: skip
 
 
+class Atom(NamedTuple):
+    """One atom: its pattern with flags, the character it stands for if it is a literal, whether it follows the last."""
+
+    pattern: str
+    literal: str
+    follows: bool
+
+
 def atoms(pattern: str) -> list[str]:
     """Patterns of one character each, with their flags, whose answers fix how `pattern` treats a code point.
 
@@ -35,13 +45,33 @@ def atoms(pattern: str) -> list[str]:
     >>> atoms("(?i:'s)|[a-z&&[^q]]+(?!\\\\S)$")
     ["(?i:')", '(?i:s)', '(?:[a-z&&[^q]])', '(?:\\\\S)', '(?:\\\\n)']
     """
-    found: dict[str, None] = {}
+    return list(dict.fromkeys(atom.pattern for atom in _scan(pattern)))
+
+
+def literals(pattern: str) -> list[str]:
+    """Strings of two or more literal characters in a row, which random texts would hardly hit.
+
+    >>> literals("<stop>|'(?:re|ve)[a-z]")
+    ['<stop>', 're', 've']
+    """
+    runs = [""]
+    for atom in _scan(pattern):
+        if not atom.follows or not atom.literal:
+            runs.append("")
+        runs[-1] += atom.literal
+    return list(dict.fromkeys(run for run in runs if len(run) > 1))
+
+
+def _scan(pattern: str) -> Iterator[Atom]:
+    """All atoms in order."""
     flags: set[str] = set()
     stack: list[set[str]] = []
-    at = 0
+    at, last = 0, -1
 
-    def add(atom: str) -> None:
-        found[f"(?{''.join(sorted(flags))}:{atom})"] = None
+    def atom(text: str, end: int, literal: str = "") -> Atom:
+        nonlocal last
+        follows, last = at == last, end
+        return Atom(f"(?{''.join(sorted(flags))}:{text})", literal, follows)
 
     while at < len(pattern):
         c = pattern[at]
@@ -67,11 +97,11 @@ def atoms(pattern: str) -> list[str]:
         elif c == "|":
             at += 1
         elif c in "^$":
-            add("\\n")
+            yield atom("\\n", at)
             at += 1
         elif c == "[":
             end = _set_end(pattern, at)
-            add(pattern[at:end])
+            yield atom(pattern[at:end], end)
             at = end
         elif c == "\\":
             match = _ESCAPE.match(pattern, at)
@@ -80,15 +110,15 @@ def atoms(pattern: str) -> list[str]:
             kind = pattern[at + 1]
             if kind in _REFUSED:
                 raise LearnError(f"pattern: {_REFUSED[kind]} at offset {at} of {pattern!r} is not supported")
-            for atom in _ASSERTIONS.get(kind, (match.group(),)):
-                add(atom)
+            for text in _ASSERTIONS.get(kind, (match.group(),)):
+                yield atom(text, match.end(), "" if kind.isalnum() else kind)
             at = match.end()
         elif match := _QUANTIFIER.match(pattern, at):
             at = match.end()
         else:
-            add(c if c == "." or c.isalnum() or ord(c) > 127 or c.isspace() else re.escape(c))
+            plain = c == "." or c.isalnum() or ord(c) > 127 or c.isspace()
+            yield atom(c if plain else re.escape(c), at + 1, "" if c == "." else c)
             at += 1
-    return list(found)
 
 
 def _set_end(pattern: str, start: int) -> int:

@@ -1,8 +1,8 @@
 """The reference's splitter as a black box: characters in, a mark for each out.
 
-Marks are those of `tables`: START, INSIDE, DROPPED.  Many texts are asked at once by joining them with a separator that the
-reference itself cuts out before its pre-tokenizer runs (an added token of `tokenizers`, a special token of `tiktoken`),
-so each is split as a text of its own.
+Marks are those of `tables`: START, INSIDE, DROPPED.  Many texts are asked at once by joining them with a separator
+that the reference itself cuts out before its pre-tokenizer runs (an added token of `tokenizers`, a special token of
+`tiktoken`), so each is split as a text of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from toktier.pretok.failure import LearnError
 from toktier.pretok.form import parse, reference_json
 from toktier.pretok.tables import DROPPED, INSIDE, START
 
-_SEPARATORS = ("\ue000", "\U000f1234", "\U00100001")  # private use: one that the asked texts do not hold is taken
+_SEPARATORS = (
+    "\ue000",
+    "\U000f1234",
+    "\U00100001",
+    "\uf123",
+    "\U000fabcd",
+    "\U0010abcd",
+)  # private use: one that the asked texts do not hold is taken
 _FALLBACK = "(?s:.)"
 _LONGEST_DROPPING = 200
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from toktier.pretok.assemble import Core
 from toktier.pretok.blackbox import Blackbox, open_blackbox
-from toktier.pretok.classes import Classes, probe, two_stage
+from toktier.pretok.classes import Classes, literal_texts, probe, two_stage
 from toktier.pretok.failure import LearnError
 from toktier.pretok.honest import HonestCheck, inner_masks
 from toktier.pretok.learn import Bimachine, Word, learn, merge_symbols, shrink_tests
@@ -53,7 +53,7 @@ def build(
     asked = 0
     for _ in range(8):
         inner = inner_masks(form, box, classes.representatives)
-        machine, used, kept, number, count = _learn_merged(box, classes, inner, plan, rng, say)
+        machine, used, kept, number, count = _learn_merged(box, classes, inner, literal_texts(form), plan, rng, say)
         asked += count
         representatives = "".join(classes.representatives[i] for i in kept)
         label = number[classes.label]
@@ -73,12 +73,14 @@ def _learn_merged(
     box: Blackbox,
     classes: Classes,
     inner: np.ndarray,
+    literals: list[str],
     plan: Plan | Callable[[Bimachine], Plan],
     rng: np.random.Generator,
     say: Callable[[str], None],
 ) -> tuple[Bimachine, Plan, list[int], np.ndarray, int]:
     """Learn over all classes, merge equal symbols, prove over the merged ones; go on learning where that fails."""
-    fine = Comparer(box, classes.representatives)
+    points = [np.frombuffer(text.encode("utf-32-le"), np.uint32) for text in literals]
+    fine = Comparer(box, classes.representatives, [bytes(classes.label[p].tolist()) for p in points])
     extra: list[Word] = []
 
     def counterexamples(machine: Bimachine) -> list[Word]:
@@ -91,7 +93,8 @@ def _learn_merged(
         machine = learn(fine.ask, len(classes.representatives), counterexamples, say)
         merged, kept, number = merge_symbols(machine, inner.tolist())
         merged = shrink_tests(merged)
-        coarse = Comparer(box, "".join(classes.representatives[i] for i in kept))
+        seeds = [bytes(number[list(seed)].tolist()) for seed in fine.seeds]
+        coarse = Comparer(box, "".join(classes.representatives[i] for i in kept), seeds)
         chosen = plan(merged) if callable(plan) else plan
         say(f"proof: {sum(count_words(merged, chosen).values())} words")
         found = coarse.search(merged, chosen, rng, 20000)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toktier.pretok.atoms import atoms
+from toktier.pretok.atoms import atoms, literals
 from toktier.pretok.failure import LearnError
 from toktier.pretok.form import GPT2_PATTERN
 
@@ -46,6 +46,18 @@ def probe(form: Any, reference: str, progress: Any = None) -> Classes:
             label = refine(label, _byte_view(members) if behind_bytes else members)
         behind_bytes |= step["type"] == "ByteLevel"
     return _finish(label)
+
+
+def literal_texts(form: Any) -> list[str]:
+    """Literal strings of two or more characters in the patterns of a normal form: texts worth trying."""
+    if isinstance(form, dict):
+        return literals(form["pattern"])
+    found: list[str] = []
+    for step in form or []:
+        pattern = step.get("pattern", {}) if step["type"] == "Split" else {}
+        found += [pattern["String"]] if "String" in pattern else literals(pattern.get("Regex", ""))
+        found += literals(GPT2_PATTERN) if step["type"] == "ByteLevel" and step["use_regex"] else []
+    return list(dict.fromkeys(found))
 
 
 def refine(label: np.ndarray, by: np.ndarray) -> np.ndarray:

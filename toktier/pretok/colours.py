@@ -1,10 +1,10 @@
 """The pieces that a byte-pair engine makes, read from its ids alone.
 
-`tiktoken` does not tell its pieces, but it merges any two neighbours in a piece whose bytes are a token, and nothing across
-pieces.  Colour the characters of a text by one bit of their number, and make tokens of the pairs whose first character
-has colour 0 and whose second has colour 1: no two such pairs overlap, so each is one id exactly where its characters
-share a piece.  Over all bits and both orders that decides every place between two different characters; runs of one
-character are decided by tokens of all lengths.  Some 2 log2(characters) + 1 passes, each linear.
+`tiktoken` does not tell its pieces, but it merges any two neighbours in a piece whose bytes are a token, and nothing
+across pieces.  Colour the characters of a text by one bit of their number, and make tokens of the pairs whose first
+character has colour 0 and whose second has colour 1: no two such pairs overlap, so each is one id exactly where its
+characters share a piece.  Over all bits and both orders that decides every place between two different characters;
+runs of one character are decided by tokens of all lengths.  Some 2 log2(characters) + 1 passes, each linear.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Encode = Callable[[dict[bytes, int]], np.ndarray]
 def joined(encode: Encode, points: np.ndarray, separator: int) -> np.ndarray:
     """bool[n]: does character i share a piece with the one before?
 
-    `points: uint32[n]` is the text; `encode(ranks)` gives its ids, uint32, for a vocabulary `ranks`, where the separator is
-    the id `len(ranks)` and all of the text must be in some piece.
+    `points: uint32[n]` is the text; `encode(ranks)` gives its ids, uint32, for a vocabulary `ranks`, where the
+    separator is the id `len(ranks)` and all of the text must be in some piece.
     """
     found = np.zeros(len(points), bool)
     known, number = np.unique(points, return_inverse=True)
@@ -79,4 +79,6 @@ def _runs(number: np.ndarray, characters: list[bytes], separator: int) -> dict[b
     sizes = np.array([len(c) for c in characters])
     if (sizes * longest * longest).sum() > 2 * _RUN_BYTES:
         raise LearnError(f"text: a run of {longest.max()} equal characters is too long to ask tiktoken for its pieces")
-    return {characters[c] * k: k for k in range(2, int(longest.max()) + 1) for c in np.flatnonzero(longest >= k).tolist()}
+    return {
+        characters[c] * k: k for k in range(2, int(longest.max()) + 1) for c in np.flatnonzero(longest >= k).tolist()
+    }

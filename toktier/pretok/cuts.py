@@ -10,9 +10,9 @@ from toktier.pretok.tables import INSIDE
 def certified_cuts(left_next: np.ndarray, right_next: np.ndarray, out: np.ndarray) -> np.ndarray:
     """bool[S, S]: is marks(u x y v) == marks(u x) + marks(y v) for all texts u, v?
 
-    Certified where neither side can see the other: whatever the left state before x, y is marked as at the start of a text
-    and leaves the same left state; whatever the right state behind y, x is marked as at the end of a text and leaves
-    the same right state.  As every state is reached by some text, this is also necessary for the states' part.
+    Certified where neither side can see the other: whatever the left state before x, y is marked as at the start of a
+    text and leaves the same left state; whatever the right state behind y, x is marked as at the end of a text and
+    leaves the same right state.  As every state is reached by some text, this is also necessary for the states' part.
     A text's first mark is never INSIDE, so no piece spans a cut.
     """
     n = left_next.shape[1]

@@ -55,8 +55,9 @@ def main() -> None:
     wanted = set(options.only.split(",")) if options.only else set(known)
     entries = dict(stored()) if options.only else {}
     target = DATA / "pretok.xz"
+    sizes = ("S", "QL", "QR", "ML", "MR", "k")
     print(
-        f"{'family':18} {'engine':10} {'S':>3} {'QL':>3} {'QR':>3} {'ML':>4} {'MR':>4} {'k':>2} {'words':>9} {'points':>9} {'s':>6}"
+        f"{'family':18} {'engine':10} " + " ".join(f"{x:>4}" for x in sizes) + f" {'words':>9} {'points':>9} {'s':>6}"
     )
     for name, (reference, pretokenizer) in known.items():
         if name not in wanted:
@@ -69,10 +70,11 @@ def main() -> None:
         version = importlib.metadata.version(reference)
         form, _ = parse(pretokenizer)
         entries[key_of(form, reference)] = Entry(built.core, name, reference, version, built.classes.digest, proof)
+        automata = (tables.left_next, tables.right_next, tables.left_elements, tables.right_elements)
+        shape = (tables.n_symbols, *map(len, automata), built.plan.total)
         print(
-            f"{name:18} {reference:10} {tables.n_symbols:3} {len(tables.left_next):3} {len(tables.right_next):3} "
-            f"{len(tables.left_elements):4} {len(tables.right_elements):4} {built.plan.total:2} {words:9} "
-            f"{built.points_checked:9} {built.seconds:6.1f}",
+            f"{name:18} {reference:10} {' '.join(f'{x:4}' for x in shape)} {words:9} {built.points_checked:9} "
+            f"{built.seconds:6.1f}",
             flush=True,
         )
         target.write_bytes(pack(entries))

@@ -1,8 +1,8 @@
 """The pre-tokenizer on the host: bytes -> piece bounds with NumPy, exact for any input.
 
-The state before a character hangs on the few characters before it nearly always, so a table over three symbols (two where
-there are many symbols) gives it with one look-up.  What that leaves open (digit groups, runs of one class) is resolved
-on those positions alone by doubling: products of 1, 2, 4, 8, ... transition maps, until all are constant.
+The state before a character hangs on the few characters before it nearly always, so a table over three symbols (two
+where there are many symbols) gives it with one look-up.  What that leaves open (digit groups, runs of one class) is
+resolved on those positions alone by doubling: products of 1, 2, 4, 8, ... transition maps, until all are constant.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def piece_bounds(tables: PretokTables, buffer: np.ndarray) -> tuple[np.ndarray, 
 
 
 class _Side(NamedTuple):
-    """One direction: `window[key]` state or _OPEN; `element[symbol]`, `product[a * 256 or M + b]`, `constant[element]`."""
+    """One direction: state or _OPEN of each window; element of each symbol, `product[a * stride + b]`."""
 
     window: np.ndarray
     element: np.ndarray
@@ -124,9 +124,7 @@ class HostScan:
             point = (lead & 31) << 6 | second
             which = np.flatnonzero(three)
             point[which] = (
-                (lead[which] & 15) << 12
-                | second[which].astype(np.intp) << 6
-                | (buffer.take(where[which] + 2) & 63)
+                (lead[which] & 15) << 12 | second[which].astype(np.intp) << 6 | (buffer.take(where[which] + 2) & 63)
             )
         four = np.flatnonzero(lead >= 0xF0)
         if len(four):

@@ -1,10 +1,10 @@
 """Active learning of a bimachine from the reference splitter.
 
 Two texts u, u' in front are *the same to the left automaton* if they put the same marks on every text v behind them:
-marks(u v) and marks(u' v) agree on v.  Mirrored for the right automaton.  Both are congruences, their classes are the states
-of the smallest automata that, with one output table, give the splitter's marks.  A table of observations (words that
-reach states, test words that tell states apart) grows by counterexamples, each of which yields a new test word by
-walking along it until replacing its beginning (or end) by a state's word changes the marks.
+marks(u v) and marks(u' v) agree on v.  Mirrored for the right automaton.  Both are congruences, their classes are the
+states of the smallest automata that, with one output table, give the splitter's marks.  A table of observations
+(words that reach states, test words that tell states apart) grows by counterexamples, each of which yields a new test
+word by walking along it until replacing its beginning (or end) by a state's word changes the marks.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def learn(
 ) -> Bimachine:
     """Learn until `counterexamples` finds none.
 
-    `counterexamples(machine)` returns words on which the machine is wrong (few, short ones).  Raises `LearnError` where an
-    automaton passes 255 states or the rounds do not end.
+    `counterexamples(machine)` returns words on which the machine is wrong (few, short ones).  Raises `LearnError`
+    where an automaton passes 255 states or the rounds do not end.
     """
     learner = _Learner(ask, n_symbols)
     for number in range(_MAX_ROUNDS):
@@ -235,18 +235,16 @@ def shrink_tests(machine: Bimachine) -> Bimachine:
 def _few(tests: list[Word], answers: list[list[bytes]]) -> list[Word]:
     states = len(answers[0]) if answers else 1
     chosen: list[int] = []
-    parts = {(): states}
-    groups: list[tuple[int, ...]] = [() for _ in range(states)]
-    while len(parts) < states:
+    groups = [0] * states
+    while len(set(groups)) < states:
         best, best_groups = -1, groups
         for k, answer in enumerate(answers):
-            split = list(zip(groups, answer, strict=True))
-            if best < 0 or len(set(split)) > len(set(best_groups)):
-                best, best_groups = k, split  # type: ignore[assignment]
-        if len(set(best_groups)) <= len(set(groups)):
+            number: dict[tuple[int, bytes], int] = {}
+            split = [number.setdefault(pair, len(number)) for pair in zip(groups, answer, strict=True)]
+            if max(split) > max(best_groups):
+                best, best_groups = k, split
+        if best < 0:
             raise LearnError("pretokenizer: two states that no test tells apart")
         chosen.append(best)
-        number: dict[object, int] = {}
-        groups = [(number.setdefault(g, len(number)),) for g in best_groups]
-        parts = dict.fromkeys(groups, 0)
+        groups = best_groups
     return [tests[k] for k in chosen]

@@ -1,8 +1,8 @@
 """Tables of a pre-tokenizer: stored ones by hash, else learned and kept in the user's cache.
 
-A stored core is bound to the normal form of the pre-tokenizer and the reference.  It also holds the reference's version and the
-digest of the probed classes; where the version moved, the classes are probed again, and the automata are taken over
-only if nothing moved in them.
+A stored core is bound to the normal form of the pre-tokenizer and the reference.  It also holds the reference's
+version and the digest of the probed classes; where the version moved, the classes are probed again, and the automata
+are taken over only if nothing moved in them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ What passing proves, and under which assumption, is stated and proven in docs/pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -69,8 +69,13 @@ def _product(
                     yield name, words
 
 
-def random_words(n_symbols: int, rng: np.random.Generator, count: int, length: int) -> np.ndarray:
-    """uint8[count, length]: runny words, which stay with one or two symbols for a while, as text does."""
+def random_words(
+    n_symbols: int, rng: np.random.Generator, count: int, length: int, seeds: Sequence[Word] = ()
+) -> np.ndarray:
+    """uint8[count, length]: runny words, which stay with one or two symbols for a while, as text does.
+
+    Half of the words hold a beginning of one of `seeds`, words that chance would hardly build.
+    """
     few = rng.integers(0, n_symbols, (count, 4))
     stay = rng.random((count, 1)) * 0.9
     words = np.empty((count, length), np.int64)
@@ -80,18 +85,23 @@ def random_words(n_symbols: int, rng: np.random.Generator, count: int, length: i
             rng.random(count) < 0.7, few[np.arange(count), rng.integers(0, 4, count)], rng.integers(0, n_symbols, count)
         )
         words[:, i] = np.where(rng.random(count) < stay[:, 0], words[:, i - 1], fresh)
+    for row in range(0, count if seeds else 0, 2):
+        seed = seeds[int(rng.integers(0, len(seeds)))][: length if rng.random() < 0.5 else rng.integers(1, length + 1)]
+        at = rng.integers(0, length - len(seed) + 1)
+        words[row, at : at + len(seed)] = list(seed)
     return words.astype(np.uint8)
 
 
 class Comparer:
     """The reference and a bimachine on the same words; `points_of[x]` is the representative of symbol x."""
 
-    def __init__(self, box: Blackbox, representatives: str) -> None:
+    def __init__(self, box: Blackbox, representatives: str, seeds: Sequence[Word] = ()) -> None:
         self.box = box
+        self.seeds = seeds
         self.points_of = np.array([ord(c) for c in representatives], np.uint32)
         self.asked = 0
 
-    def ask(self, words: list[Word] | tuple[Word, ...]) -> list[bytes]:
+    def ask(self, words: Sequence[Word]) -> list[bytes]:
         """The reference's marks of words of any lengths."""
         by_length: dict[int, list[int]] = {}
         for i, word in enumerate(words):
@@ -120,9 +130,10 @@ class Comparer:
         progress: Callable[[str, int], None] | None = None,
     ) -> list[Word]:
         """Counterexamples: random words first, then every word set; empty where none is found."""
-        for length in (5, 8, 13, 30):
+        longest = max(map(len, self.seeds), default=0)
+        for length in (5, 8, 13, 30 + longest):
             count = max(1, random_count // (4 if length < 30 else 16))
-            found = self.wrong(machine, random_words(machine.n_symbols, rng, count, length))
+            found = self.wrong(machine, random_words(machine.n_symbols, rng, count, length, self.seeds))
             if len(found):
                 return _shortest(found)
         pending: list[np.ndarray] = []
