@@ -89,7 +89,15 @@ def test_long_texts_and_runs():
     pattern = PATTERNS["cl100k_base"]
     text = "aaaa" * 500 + " " * 700 + "7" * 100 + "中" * 300 + "\n" * 40 + "x's 'll " * 50
     got = splits(json.dumps({"type": "tiktoken", "pattern": pattern}), "tiktoken", [text])[0]
-    assert got == [m.span() for m in regex.finditer(pattern, text)]
+    want = [m.span() for m in regex.finditer(pattern, text)]
+    assert got == want
+    config = json.dumps({"type": "tiktoken", "pattern": pattern})
+    for guess in (want, want[:-1], [(0, len(text))], []):
+        assert splits(config, "tiktoken", [text], [guess]) == [want]
+    run = "a" * 50000 + " x"
+    assert splits(config, "tiktoken", [run], [[(0, 50000), (50000, 50002)]]) == [[(0, 50000), (50000, 50002)]]
+    with pytest.raises(LearnError, match="50000"):
+        splits(config, "tiktoken", [run])
 
 
 def test_the_separator_is_not_taken_from_the_texts():

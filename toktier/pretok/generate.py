@@ -1,4 +1,4 @@
-"""Learn and prove the stored tables: `python -m toktier.pretok.generate [--only NAME]` writes toktier/data/pretok.xz.
+"""Learn and prove the stored tables: `python -m toktier.pretok.generate` writes toktier/data/pretok.xz.
 
 Prints one line a family with what was asked of the reference; docs/proofs.md says what that proves.
 """
@@ -20,7 +20,7 @@ from toktier.pretok.store import Entry, key_of, pack, stored
 from toktier.pretok.verify import Plan, count_words
 
 DATA = Path(__file__).parent.parent / "data"
-BUDGET = 1_000_000  # words of the largest set: the number of extra states allowed is as large as this lets it be
+BUDGET = 300_000  # words of the largest set: the number of extra states allowed is as large as this lets it be
 
 
 def families() -> dict[str, tuple[str, str]]:
@@ -44,39 +44,46 @@ def prove(pretokenizer: str, reference: str, progress: Any = None, budget: int =
     return build(parse(pretokenizer)[0], reference, plan, thorough=True, progress=progress)
 
 
+HEADER = f"{'family':18} {'engine':10}   S  QL  QR   ML   MR  k {'words':>9} {'points':>9}"
+
+
+def line(entry: Entry) -> str:
+    """One line of figures about a stored entry, under `HEADER`."""
+    tables = assemble(entry.core)
+    automata = len(tables.left_next), len(tables.right_next), len(tables.left_elements), len(tables.right_elements)
+    left, right, left_elements, right_elements = automata
+    words, points = sum(entry.proof["words"].values()), entry.proof["points"]
+    return (
+        f"{entry.name:18} {entry.reference:10} {tables.n_symbols:3} {left:3} {right:3} {left_elements:4} "
+        f"{right_elements:4} {entry.proof['plan'][2]:2} {words:9} {points:9}"
+    )
+
+
 def main() -> None:
     """Write the data file; families not asked for are kept as they are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="comma-separated family names")
     parser.add_argument("--budget", type=int, default=BUDGET, help="words of the largest set")
+    parser.add_argument("--show", action="store_true", help="print what is stored and stop")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+    print(HEADER)
+    if options.show:
+        print("\n".join(map(line, stored().values())))
+        return
     known = families()
     wanted = set(options.only.split(",")) if options.only else set(known)
     entries = dict(stored()) if options.only else {}
     target = DATA / "pretok.xz"
-    sizes = ("S", "QL", "QR", "ML", "MR", "k")
-    print(
-        f"{'family':18} {'engine':10} " + " ".join(f"{x:>4}" for x in sizes) + f" {'words':>9} {'points':>9} {'s':>6}"
-    )
-    for name, (reference, pretokenizer) in known.items():
-        if name not in wanted:
-            continue
+    for name in [name for name in known if name in wanted]:
+        reference, pretokenizer = known[name]
         say = (lambda text: print(text, file=sys.stderr)) if options.verbose else None
         built = prove(pretokenizer, reference, say, options.budget)
-        tables = assemble(built.core)
-        words = sum(built.words.values())
         proof = {"plan": list(built.plan), "words": built.words, "asked": built.asked, "points": built.points_checked}
         version = importlib.metadata.version(reference)
-        form, _ = parse(pretokenizer)
-        entries[key_of(form, reference)] = Entry(built.core, name, reference, version, built.classes.digest, proof)
-        automata = (tables.left_next, tables.right_next, tables.left_elements, tables.right_elements)
-        shape = (tables.n_symbols, *map(len, automata), built.plan.total)
-        print(
-            f"{name:18} {reference:10} {' '.join(f'{x:4}' for x in shape)} {words:9} {built.points_checked:9} "
-            f"{built.seconds:6.1f}",
-            flush=True,
-        )
+        entry = Entry(built.core, name, reference, version, built.classes.digest, proof)
+        entries[key_of(parse(pretokenizer)[0], reference)] = entry
+        print(f"{line(entry)} {built.seconds:6.1f} s", flush=True)
         target.write_bytes(pack(entries))
     print(f"{len(entries)} families, {target.stat().st_size} bytes")
 
