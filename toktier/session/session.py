@@ -282,7 +282,7 @@ class Session:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.n_chars} characters, {len(self)} tokens"
-        return f"<Session of {getattr(self.tokenizer, 'name', '?')}: {state}>"
+        return f"<Session of {self.tokenizer.spec.name}: {state}>"
 
     def token_at(self, char: int) -> int:
         """Index of the token that holds the character at offset `char`.
