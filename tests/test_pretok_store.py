@@ -60,7 +60,7 @@ def all_words(n_symbols, most):
 
 
 def test_equal_to_the_reference_on_all_short_words(family):
-    words = all_words(family[2].n_symbols, 8000)
+    words = all_words(family[2].n_symbols, 4000)
     assert np.array_equal(words_and_marks(family, words), machine_marks(family[2], words))
 
 
@@ -77,7 +77,7 @@ def test_certified_cuts_hold_in_the_reference(family):
     pairs = np.argwhere(tables.cut)
     n = tables.n_symbols
     contexts = np.array(list(itertools.product(range(n), repeat=2)))
-    contexts = contexts[rng.permutation(len(contexts))[: max(4, 12000 // len(pairs))]]
+    contexts = contexts[rng.permutation(len(contexts))[: max(4, 6000 // len(pairs))]]
     words = np.array([[u, x, y, v] for x, y in pairs for u, v in contexts], np.uint8)
     more = rng.integers(0, n, (len(words), 2), np.uint8)
     words = np.concatenate([more[:, :1], words, more[:, 1:]], axis=1)

@@ -20,7 +20,7 @@ from toktier.pretok.store import Entry, key_of, pack, stored
 from toktier.pretok.verify import Plan, count_words
 
 DATA = Path(__file__).parent.parent / "data"
-BUDGET = 300_000  # words of the largest set: the number of extra states allowed is as large as this lets it be
+BUDGET = 1_000_000  # words of the largest set: the number of extra states allowed is as large as this lets it be
 
 
 def families() -> dict[str, tuple[str, str]]:
