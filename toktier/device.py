@@ -32,9 +32,9 @@ _MAX_BYTES = _UNDIVIDED[-1] - 1
 def tiles_for(capacity: int, backend: str) -> program.Tiles:
     """Elements a step of each stage.  On the CPU small enough for the cache, on a GPU few steps."""
     if backend == "cpu":
-        return program.Tiles(min(capacity, 16384), 4096, 4096, 1024, (256, 256, 256, 128, 64))
+        return program.Tiles(min(capacity, 16384), 4096, 4096, 16384, (256, 256, 128, 64))
     wide = capacity // 4
-    return program.Tiles(wide, wide, wide, wide, (wide // 4, wide // 4, wide // 8, wide // 16, wide // 64))
+    return program.Tiles(wide, wide, wide, wide, (wide // 4, wide // 8, wide // 16, wide // 32))
 
 
 @functools.partial(jax.jit, static_argnames=("tiles", "joined"))
@@ -49,14 +49,15 @@ _piece_marks = jax.jit(lambda tables, data: program.piece_marks(tables.scan, dat
 
 def trace_count() -> int:
     """How many programs have been traced in this process: one for each shape of buffer and tables."""
-    return _encode._cache_size()
+    return _encode._cache_size()  # type: ignore[attr-defined]
 
 
 def use_compilation_cache() -> None:
     """Keeps compiled programs in the user's cache directory, unless the user has told JAX where (or told it not to)."""
     from toktier import cache
 
-    if jax.config.jax_compilation_cache_dir is not None or "JAX_ENABLE_COMPILATION_CACHE" in os.environ:
+    chosen = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if chosen is not None or "JAX_ENABLE_COMPILATION_CACHE" in os.environ:
         return
     folder = cache.directory() / "xla"
     try:

@@ -3,11 +3,11 @@
     marks      where pieces start (pretok/scan.py)
     look-up    92 to 99 % of the pieces are one token: found by a perfect hash of their bytes
     misses     the rest: equal ones are merged once (claims), then sorted by length into tiles
-    merges     BPE rounds on tiles of short pieces (bpe/merge_tiles.py), on one flat array for long ones (bpe/merge_flat.py)
+    merges     BPE rounds: short pieces in tiles (bpe/merge_tiles.py), long ones in one flat array (bpe/merge_flat.py)
     output     every token stands as id + 1 in the slot of its first byte; one compaction gives ids and ends
 
-Capacities are worst cases (every byte a piece), so nothing can overflow; work follows the content, because every stage runs
-over fixed tiles as often as there is something in them.  All counts stay on the device.
+Capacities are worst cases (every byte a piece), so nothing can overflow; work follows the content, because every stage
+runs over fixed tiles as often as there is something in them.  All counts stay on the device.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from jax import Array, lax
 
 from toktier.bpe.lookup import LookupTables, aligned_words, find_long_piece, find_piece, words_at
 from toktier.bpe.merge_flat import merge_long
-from toktier.bpe.merge_tiles import merge_tile
+from toktier.bpe.merge_tiles import merge_pieces
 from toktier.bpe.perfect_hash import hash_words
+from toktier.bpe.starts import starts
 from toktier.bpe.tables import WORD_BYTES
-from toktier.compact import append, positions
-from toktier.pretok.scan import START, ScanTables, marks
+from toktier.compact import append, positions, ranks
 from toktier.pretok.scan import BOUNDARY_BYTE as BOUNDARY
+from toktier.pretok.scan import ScanTables, marks
+from toktier.pretok.tables import START
 
-_LENGTH_CLASSES = (8, 16, 32, 64, 128)  # bytes; longer pieces go to the flat array
+_LENGTH_CLASSES = (16, 32, 64, 128)  # bytes; longer pieces go to the flat array
 _LENGTH_BITS = 5  # a claim holds a position and a length of at most 16
 
 
@@ -44,15 +46,15 @@ class Tiles(NamedTuple):
     misses: int
     copies: int
     flat: int
-    merges: tuple[int, ...]  # pieces a tile, one for each length class
+    merges: tuple[int, ...]  # lanes of each length class, multiples of 32
 
 
 class Pieces(NamedTuple):
-    """start, length: int32[capacity]; count: int32."""
+    """start, length: int32[capacity], of which the first `number` (int32) are valid."""
 
     start: Array
     length: Array
-    count: Array
+    number: Array
 
 
 def encode(t: DeviceTables, data: Array, tiles: Tiles) -> tuple[Array, Array, Array]:
@@ -69,11 +71,12 @@ def encode(t: DeviceTables, data: Array, tiles: Tiles) -> tuple[Array, Array, Ar
     words = aligned_words(data)
     found, misses, claims = _look_up(t.bpe, data, words, code, tiles)
     found, classes, long, copies = _sort_out(t.bpe, words, found, misses, claims, tiles)
-    for length, width, pieces in zip(_LENGTH_CLASSES, tiles.merges, classes, strict=True):
-        found = _merge_class(t.bpe, data, found, pieces, length, width)
+    first = starts(t.bpe, data, code == START, tiles.flat)
+    for slots, lanes, pieces in zip(_LENGTH_CLASSES, tiles.merges, classes, strict=True):
+        found = merge_pieces(t.bpe, first, pieces.start, pieces.length, pieces.number, found, slots, lanes)
     found = lax.cond(
-        long.count > 0,
-        lambda f: merge_long(t.bpe, data, long.start, long.length, long.count, f, tiles.flat),
+        long.number > 0,
+        lambda f: merge_long(t.bpe, first, long.start, long.length, long.number, f, tiles.flat),
         lambda f: f,
         found,
     )
@@ -100,7 +103,7 @@ def _pieces(capacity: int, tile: int) -> Pieces:
 def _block(pieces: Pieces, k: Array, tile: int) -> tuple[Array, Array, Array]:
     """start, length, valid of the k-th tile; length 0 where not valid."""
     start = lax.dynamic_slice(pieces.start, (k * tile,), (tile,))
-    valid = k * tile + jnp.arange(tile) < pieces.count
+    valid = k * tile + jnp.arange(tile) < pieces.number
     return start, jnp.where(valid, lax.dynamic_slice(pieces.length, (k * tile,), (tile,)), 0), valid
 
 
@@ -108,9 +111,9 @@ def _append(pieces: Pieces, start: Array, length: Array, flags: Array) -> Pieces
     """Appends the flagged elements of a tile."""
     index, count = positions(flags)
     return Pieces(
-        append(pieces.start, pieces.count, start[index]),
-        append(pieces.length, pieces.count, length[index]),
-        pieces.count + count,
+        append(pieces.start, pieces.number, start[index]),
+        append(pieces.length, pieces.number, length[index]),
+        pieces.number + count,
     )
 
 
@@ -122,8 +125,8 @@ def _look_up(t: LookupTables, data: Array, words: Array, code: Array, tiles: Til
     """Whole-piece look-up of all pieces.
 
     Returns:
-      found int32[N]; the pieces that are no token or longer than 16 bytes; claims int32[2**k]: position and length of some
-      piece that hashes to each slot.
+      found int32[N]; the pieces that are no token or longer than 16 bytes; claims int32[2**k]: position and length of
+      some piece that hashes to each slot.
     """
     n, tile = data.shape[0], tiles.pieces
     boundary = data == BOUNDARY
@@ -157,18 +160,28 @@ def _claim_slot(t: LookupTables, key: tuple[Array, ...], claims: Array) -> Array
     return (hash_words(key, t.piece.start)[1] & jnp.uint32(claims.shape[0] - 1)).astype(jnp.int32)
 
 
-def _sort_out(t: LookupTables, words: Array, found: Array, misses: Pieces, claims: Array, tiles: Tiles):
-    """Long whole pieces are looked up, equal short ones keep one representative, the rest is sorted by length."""
+def _sort_out(
+    t: LookupTables, words: Array, found: Array, misses: Pieces, claims: Array, tiles: Tiles
+) -> tuple[Array, list[Pieces], Pieces, Pieces]:
+    """Long whole pieces are looked up, equal short ones keep one representative, the rest is sorted by length.
+
+    Returns:
+      found; for each length class its Pieces; and the copies: Pieces whose `start` is `start << 5 | length` and whose
+      `length` is where the representative starts.
+    """
     n, tile = found.shape[0], tiles.misses
-    classes = []
-    for low, width in zip((1, *_LENGTH_CLASSES), tiles.merges, strict=False):
-        classes.append(_pieces(n // (low + 1), max(width, tile)))
-    long = _pieces(n // (_LENGTH_CLASSES[-1] + 1) + 1, tile)
-    # a copy remembers where its representative starts in place of its length; the length is the representative's
-    copies = (_pieces(n // 2, max(tile, tiles.copies)), jnp.zeros(n // 2 + max(tile, tiles.copies), jnp.int32))
+    # a piece of one byte is a token, so the least length a bin holds is 2, or one more than the class below
+    least = (2, *(edge + 1 for edge in _LENGTH_CLASSES), 2)
+    bins = len(least)
+    margin = max(tiles.misses, tiles.copies, *tiles.merges)
+    rooms = [n // low + margin for low in least]
+    bases = [sum(rooms[:k]) for k in range(bins)]
+    total = sum(rooms)
+    lower = jnp.array((0, *_LENGTH_CLASSES), jnp.int32)[:, None]
+    upper = jnp.array((*_LENGTH_CLASSES, 0x7FFFFFFF), jnp.int32)[:, None]
 
     def step(k, carry):
-        found, classes, long, (copies, origins) = carry
+        found, first, second, counts = carry
         start, length, valid = _block(misses, k, tile)
         short = valid & (length <= WORD_BYTES)
         key = words_at(words, start, jnp.where(short, length, 0))
@@ -184,46 +197,33 @@ def _sort_out(t: LookupTables, words: Array, found: Array, misses: Pieces, claim
         )
         whole &= valid & ~short
         found = _put(found, start, token, whole)
-        rest = valid & ~same & ~whole
-        bounds = (0, *_LENGTH_CLASSES)
-        classes = tuple(
-            _append(c, start, length, rest & (length > low) & (length <= high))
-            for c, low, high in zip(classes, bounds, bounds[1:], strict=False)
-        )
-        long = _append(long, start, length, rest & (length > _LENGTH_CLASSES[-1]))
-        index, _ = positions(same)
-        origins = append(origins, copies.count, origin[index])
-        return found, classes, long, (_append(copies, start, length, same), origins)
+        member = jnp.concatenate([(valid & ~same & ~whole) & (length > lower) & (length <= upper), same[None]])
+        before, added = ranks(member)
+        place = jnp.where(member, jnp.array(bases, jnp.int32)[:, None] + counts[:, None] + before, 0).sum(0)
+        place = jnp.where(member.any(0), place, total)
+        first = first.at[place].set(jnp.where(same, start << _LENGTH_BITS | length, start), mode="drop")
+        second = second.at[place].set(jnp.where(same, origin, length), mode="drop")
+        return found, first, second, counts + added
 
-    carry = (found, tuple(classes), long, copies)
-    return lax.fori_loop(0, _tiles_of(misses.count, tile), step, carry)
-
-
-def _merge_class(t: LookupTables, data: Array, found: Array, pieces: Pieces, length: int, width: int) -> Array:
-    """BPE of the pieces of one length class, tile by tile."""
-    slot = jnp.arange(length, dtype=jnp.int32)[:, None]
-
-    def step(k, found):
-        start, size, _ = _block(pieces, k, width)
-        inside = slot < size
-        at = jnp.where(inside, start + slot, 0)
-        token, alive = merge_tile(t, data[at].astype(jnp.int32), inside)
-        return _put(found, at.reshape(-1), token.reshape(-1), (alive & inside).reshape(-1))
-
-    return lax.fori_loop(0, _tiles_of(pieces.count, width), step, found)
+    carry = (found, jnp.zeros(total, jnp.int32), jnp.zeros(total, jnp.int32), jnp.zeros(bins, jnp.int32))
+    found, first, second, counts = lax.fori_loop(0, _tiles_of(misses.number, tile), step, carry)
+    pieces = [
+        Pieces(first[base : base + room], second[base : base + room], counts[k])
+        for k, (base, room) in enumerate(zip(bases, rooms, strict=True))
+    ]
+    return found, pieces[: bins - 2], pieces[bins - 2], pieces[bins - 1]
 
 
-def _copy(found: Array, copies: tuple[Pieces, Array], tile: int) -> Array:
+def _copy(found: Array, copies: Pieces, tile: int) -> Array:
     """Every piece that equals a representative gets the representative's tokens."""
-    pieces, origins = copies
     slot = jnp.arange(WORD_BYTES, dtype=jnp.int32)[:, None]
 
     def step(k, found):
-        start, length, _ = _block(pieces, k, tile)
-        origin = lax.dynamic_slice(origins, (k * tile,), (tile,))
-        inside = slot < length
+        packed, origin, valid = _block(copies, k, tile)
+        start = packed >> _LENGTH_BITS
+        inside = valid & (slot < (packed & ((1 << _LENGTH_BITS) - 1)))
         value = found[jnp.where(inside, origin + slot, 0)]
         write = inside & (value > 0)
         return _put(found, (start + slot).reshape(-1), value.reshape(-1) - 1, write.reshape(-1))
 
-    return lax.fori_loop(0, _tiles_of(pieces.count, tile), step, found)
+    return lax.fori_loop(0, _tiles_of(copies.number, tile), step, found)

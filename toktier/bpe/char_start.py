@@ -10,11 +10,13 @@ single characters out.  A character c with the derivation ranks r1, r2, ... and 
 
 Then some inner merge of rank <= R is always due before any that crosses the edge, and c is complete before it is used,
 so doing the inner merges first changes nothing (docs/merges.md).  What can stand before matters: " " + lead byte is an
-early merge in many vocabularies, so "after ASCII", "after a multi-byte character" and "at the head of the piece" are told
-apart.
+early merge in many vocabularies, so "after ASCII", "after a multi-byte character" and "at the head of the piece" are
+told apart.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 
@@ -29,8 +31,8 @@ def character_starts(
     """Two-stage table by code point.
 
     Returns:
-      block uint16[0x1100], value int32[n_blocks * 256]: token id | AFTER_ASCII | AFTER_MULTI | AT_HEAD, each flag saying
-      that the character may be started from in that place; 0 where it may not be anywhere.
+      block uint16[0x1100], value int32[n_blocks * 256]: token id | AFTER_ASCII | AFTER_MULTI | AT_HEAD, each flag
+      saying that the character may be started from in that place; 0 where it may not be anywhere.
     """
     rank_of = {(int(a), int(b)): r for r, (a, b) in enumerate(pairs)}
     lengths = np.diff(offsets)
@@ -67,8 +69,11 @@ def character_starts(
                     flags |= AFTER_ASCII if all(taken_after_ascii[t] > top for t in heads) else 0
                     flags |= AFTER_MULTI if all(taken_after_multi[t] > top for t in heads) else 0
                     table[ord(char)] = token | flags
-    blocks, block = np.unique(table.reshape(-1, 256), axis=0, return_inverse=True)
-    return block.reshape(-1).astype(np.uint16), blocks.reshape(-1).astype(np.int32)
+    rows = table.reshape(-1, 256)
+    used = np.nonzero(rows.any(1))[0]  # block 0 is the empty one, which most blocks are
+    block = np.zeros(len(rows), np.uint16)
+    block[used] = 1 + np.arange(len(used))
+    return block, np.concatenate([np.zeros((1, 256), np.int32), rows[used]]).reshape(-1)
 
 
 def _edge_bytes(blob: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +89,7 @@ def _derive(tokens: list[int], rank_of: dict, product: np.ndarray) -> tuple[int,
     """BPE of one character: (token, highest rank used, parts seen at the left edge, parts seen at the right edge)."""
     top, heads, tails = -1, {tokens[0]}, {tokens[-1]}
     while len(tokens) > 1:
-        rank, at = min((rank_of.get(p, 1 << 40), i) for i, p in enumerate(zip(tokens, tokens[1:], strict=False)))
+        rank, at = min((rank_of.get(p, 1 << 40), i) for i, p in enumerate(itertools.pairwise(tokens)))
         if rank == 1 << 40:
             return None
         tokens[at : at + 2] = [int(product[rank])]

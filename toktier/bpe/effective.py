@@ -1,11 +1,11 @@
 """Which merges can ever happen: the last step of each token's own derivation.
 
-Wherever a span of a text becomes the token t, the merges inside the span were those that BPE makes on bytes(t) alone, in
-the same order: a merge across the edge of the span would have kept it from becoming t, and merges elsewhere do not touch
-it.  So t is only ever produced by the pair that ends BPE(bytes(t)), and never if BPE(bytes(t)) is not [t].  All other
-listed pairs can be dropped without changing a result (docs/merges.md has the proof).  One pair a token is left: ranks and
-products become unique, "listed pairs" and "any two neighbours whose bytes are a token" become the same thing, and a
-gpt-oss table shrinks from 446,000 pairs to 199,000.
+Wherever a span of a text becomes the token t, the merges inside the span were those that BPE makes on bytes(t) alone,
+in the same order: a merge across the edge of the span would have kept it from becoming t, and merges elsewhere do not
+touch it.  So t is only ever produced by the pair that ends BPE(bytes(t)), and never if BPE(bytes(t)) is not [t].  All
+other listed pairs can be dropped without changing a result (docs/merges.md has the proof).  One pair a token is left:
+ranks and products become unique, "listed pairs" and "any two neighbours whose bytes are a token" become the same thing,
+and a gpt-oss table shrinks from 446,000 pairs to 199,000.
 """
 
 from __future__ import annotations

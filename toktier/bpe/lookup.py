@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from toktier.bands import band, padded
 from toktier.bpe import perfect_hash
 from toktier.bpe.tables import WORD_BYTES, BpeTables
+
+Table = Any  # a NumPy array until it is put on the device, a jax.Array from then on
 
 ID_MASK = (1 << 20) - 1
 _FINAL = np.uint32(1 << 31)
@@ -18,9 +21,9 @@ _FINAL = np.uint32(1 << 31)
 class HashTable(NamedTuple):
     """displacement: uint16[2**b]; rows: uint32[2**s, width]; start: uint32 scalar from which the hashes begin."""
 
-    displacement: Array
-    rows: Array
-    start: Array
+    displacement: Table
+    rows: Table
+    start: Table
 
     def row_of(self, words: tuple[Array, ...]) -> Array:
         """int32: the only row that may hold each key."""
@@ -33,44 +36,49 @@ class HashTable(NamedTuple):
 class LookupTables(NamedTuple):
     """Device form of BpeTables.
 
-    piece, chain, pair: see BpeTables; product: int32[R + 1], token made by each rank (R: none); length: int32[n_ids];
-    byte_token: int32[256]; byte_pair_rank: int32[65536]; char_block: int32[0x1100]; char_start: int32[blocks * 256];
-    min_left, min_right: int32[n_ids]; orderly: bool[R + 1].
+    piece, chain, pair: see BpeTables; product: int32[R + 1], token made by each rank (R: no merge); length:
+    int32[n_ids]; byte_token: int32[256]; byte_pair_rank: int32[65536]; char_block: int32[0x1100]; char_start:
+    int32[blocks * 256]; min_left, min_right: int32[n_ids]; orderly: bool[R + 1].
     """
 
     piece: HashTable
     chain: HashTable
     pair: HashTable
-    product: Array
-    length: Array
-    byte_token: Array
-    byte_pair_rank: Array
-    char_block: Array
-    char_start: Array
-    min_left: Array
-    min_right: Array
-    orderly: Array
+    product: Table
+    length: Table
+    byte_token: Table
+    byte_pair_rank: Table
+    char_block: Table
+    char_start: Table
+    min_left: Table
+    min_right: Table
+    orderly: Table
 
 
 def lookup_tables(t: BpeTables) -> LookupTables:
-    """Arrays for the device (NumPy; the caller puts them there)."""
+    """Arrays for the device (NumPy; the caller puts them there), padded to bands; "no merge" is the last rank."""
+    ranks, ids, blocks = band(len(t.product) + 1, 1 << 18), band(t.n_ids, 1 << 18), band(len(t.char_start) // 256, 512)
+    none = ranks - 1
 
     def table(h: perfect_hash.PerfectHash, rows: np.ndarray) -> HashTable:
         return HashTable(h.displacement, rows, np.asarray(perfect_hash.start_word(h.seed)))
+
+    def rank(values: np.ndarray) -> np.ndarray:
+        return np.where(values == len(t.product), none, values).astype(np.int32)
 
     return LookupTables(
         table(t.piece_hash, t.piece_rows),
         table(t.chain_hash, t.chain_rows),
         table(t.pair_hash, t.pair_rows),
-        np.append(t.product, np.int32(-1)),
-        t.token_length.astype(np.int32),
+        padded(t.product.astype(np.int32), -1, ranks),
+        padded(t.token_length.astype(np.int32), 0, ids),
         t.byte_token.astype(np.int32),
-        t.byte_pair_rank.astype(np.int32),
+        rank(t.byte_pair_rank),
         t.char_block.astype(np.int32),
-        t.char_start,
-        t.min_left.astype(np.int32),
-        t.min_right.astype(np.int32),
-        np.append(t.orderly, False),
+        padded(t.char_start.astype(np.int32), 0, blocks * 256),
+        padded(rank(t.min_left), none, ids),
+        padded(rank(t.min_right), none, ids),
+        padded(t.orderly.astype(bool), False, ranks),
     )
 
 

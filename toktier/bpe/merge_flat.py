@@ -1,16 +1,16 @@
 """BPE of long pieces, all in one flat array, many merges a round (traced JAX functions).
 
-A piece of a megabyte (one letter, spaces, Chinese without punctuation) must not take a round a merge.  Here a round makes
-every merge that is certain to happen whatever the rest does (docs/merges.md, `prototype: safe merges`):
+A piece of a megabyte (one letter, spaces, Chinese without punctuation) must not take a round a merge.  Here a round
+makes every merge that is certain to happen whatever the rest does (docs/merges.md):
 
-* the lowest rank of the piece, at all its leftmost non-overlapping occurrences if the rank is *orderly* (every merge that
-  uses its product ranks above it), else at its first occurrence and nothing else in that piece;
-* a strict local minimum of an orderly rank r whose two tokens no merge of rank below r can reach: a token is out of reach
-  if no merge of such a rank has it on that side at all, or if its neighbour cannot change before r either, which is looked
-  up a few tokens far.
+* the lowest rank of the piece, at all its leftmost non-overlapping occurrences if the rank is *orderly* (every merge
+  that uses its product ranks above it), else at its first occurrence and nothing else in that piece;
+* a strict local minimum of an orderly rank r whose two tokens no merge of rank below r can reach: a token is out of
+  reach if no merge of such a rank has it on that side at all, or if its neighbour cannot change before r either, which
+  is looked up a few tokens far.
 
-Pieces stand one behind the other with a separator (-1) in front of each and behind the last.  Work follows the number of
-tokens left, not the capacity: every pass runs over fixed tiles as often as there are tokens.
+Pieces stand one behind the other with a separator (-1) in front of each and behind the last.  Work follows the number
+of tokens left, not the capacity: every pass runs over fixed tiles as often as there are tokens.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from toktier.bpe.lookup import LookupTables, pair_rank
-from toktier.bpe.starts import start_tokens
-from toktier.compact import append, packed, positions
+from toktier.bpe.starts import Starts
+from toktier.compact import append, positions, ranks
 
 _REACH = 3  # how many neighbours a certificate may lean on
 _HALO = 8  # tokens read beyond a tile on either side
-_MARGIN = 4  # bytes read beyond a tile of the buffer: a character may begin before it or end behind it
 _UNKNOWN = -1  # rank not looked up since a neighbour changed
 _SEPARATOR = -1
 _EMPTY = (_SEPARATOR, _UNKNOWN, 0, 0)  # Flat's values where no token stands
@@ -41,18 +40,20 @@ class Flat(NamedTuple):
     piece: Array
 
 
-def merge_long(t: LookupTables, data: Array, start: Array, length: Array, count: Array, found: Array, tile: int) -> Array:
+def merge_long(
+    t: LookupTables, first: Starts, start: Array, length: Array, count: Array, found: Array, tile: int
+) -> Array:
     """BPE of long pieces.
 
     Args:
-      data: uint8[N]; start, length: int32[k] of the pieces, of which the first `count` are valid.
+      first: start tokens of the buffer; start, length: int32[k] of the pieces, of which the first `count` are valid.
       found: int32[N], id + 1 at the first byte of every token known so far.
       tile: elements a step.
 
     Returns:
       `found` with the tokens of these pieces.
     """
-    flat, total = _flatten(t, data, start, length, count, tile)
+    flat, total = _flatten(first.token, start, length, count, tile)
 
     def unfinished(carry):
         return carry[3]
@@ -78,56 +79,45 @@ def merge_long(t: LookupTables, data: Array, start: Array, length: Array, count:
     return lax.fori_loop(0, -(-total // tile), write, found)
 
 
-def _flatten(t: LookupTables, data: Array, start: Array, length: Array, count: Array, tile: int) -> tuple[Flat, Array]:
+def _flatten(tokens: Array, start: Array, length: Array, count: Array, tile: int) -> tuple[Flat, Array]:
     """The pieces' start tokens one behind the other, and how many elements there are."""
-    n = data.shape[0]
+    n = tokens.shape[0]
     valid = jnp.arange(start.shape[0]) < count
-    heads = jnp.zeros(n + tile, jnp.int8).at[jnp.where(valid, start, n + tile)].set(1, mode="drop")
-    tails = jnp.zeros(n + tile, jnp.int8).at[jnp.where(valid, start + length, n + tile)].set(1, mode="drop")
-    # a byte tile is read with a margin that holds a whole character on either side
-    padded = tuple(jnp.pad(x, (_MARGIN, _MARGIN)) for x in (data, heads, tails))
+    heads = jnp.zeros(n, jnp.int8).at[jnp.where(valid, start, n)].set(1, mode="drop")
+    tails = jnp.zeros(n, jnp.int8).at[jnp.where(valid, start + length, n)].set(1, mode="drop")
     block = tile + tile // 32  # separators come on top of the tokens: at most one in 129 bytes
     room = _HALO + n + start.shape[0] + block + _HALO
     flat = Flat(*(jnp.full(room, fill, jnp.int32) for fill in _EMPTY))
 
     def step(k, carry):
         flat, total, piece, depth = carry
-        byte, head, tail = (lax.dynamic_slice(x, (k * tile,), (tile + 2 * _MARGIN,)) for x in padded)
+        token, head, tail = (lax.dynamic_slice(x, (k * tile,), (tile,)) for x in (tokens, heads, tails))
 
         def gather(flat, total, piece):
             inside = depth + lax.associative_scan(jnp.add, head.astype(jnp.int32) - tail) > 0
-            token, alive = start_tokens(t, byte.astype(jnp.int32), inside, head > 0)
-            here = slice(_MARGIN, _MARGIN + tile)
-            token, alive, first = token[here], alive[here], head[here] > 0
-            number = piece + _exclusive_count(first) + first
-            at = jnp.where(alive, _exclusive_count(alive) + number - piece, block)
+            alive, first = inside & (token >= 0), head > 0
+            heads_before, heads_here = ranks(first)
+            tokens_before, tokens_here = ranks(alive)
+            # separators stand between the pieces, so a token moves on by the heads up to its own
+            at = jnp.where(alive, tokens_before + heads_before + first, block)
             place = k * tile + jnp.arange(tile, dtype=jnp.int32)
-            values = Flat(token, jnp.full(tile, _UNKNOWN, jnp.int32), place, number)
+            values = Flat(token, jnp.full(tile, _UNKNOWN, jnp.int32), place, piece + heads_before + first)
             flat = Flat(
                 *(
                     append(x, _HALO + total, jnp.full(block, fill, jnp.int32).at[at].set(y, mode="drop"))
                     for x, y, fill in zip(flat, values, _EMPTY, strict=True)
                 )
             )
-            heads_here = first.sum(dtype=jnp.int32)
             # the last separator stays open: the next head writes behind it
-            return flat, total + alive.sum(dtype=jnp.int32) + heads_here, piece + heads_here
+            return flat, total + tokens_here + heads_here, piece + heads_here
 
         needed = (depth > 0) | jnp.any(head > 0)
         flat, total, piece = lax.cond(needed, gather, lambda *x: x, flat, total, piece)
-        moved = slice(0, tile)
-        return flat, total, piece, depth + (head[moved].astype(jnp.int32) - tail[moved]).sum()
+        return flat, total, piece, depth + (head.astype(jnp.int32) - tail).sum()
 
     zero = jnp.int32(0)
-    flat, total, _, _ = lax.fori_loop(0, -(-n // tile), step, (flat, zero, zero, zero))
+    flat, total, _, _ = lax.fori_loop(0, n // tile, step, (flat, zero, zero, zero))
     return flat, total + 1
-
-
-def _exclusive_count(flags: Array) -> Array:
-    """int32[N]: flags set before each position."""
-    words, offsets, _ = packed(flags)
-    below = (jnp.uint32(1) << jnp.arange(32, dtype=jnp.uint32)) - 1
-    return (offsets[:, None] + lax.population_count(words[:, None] & below).astype(jnp.int32)).reshape(-1)
 
 
 def _look_up(t: LookupTables, flat: Flat, total: Array, pieces: int, tile: int) -> tuple[Flat, Array, Array]:
@@ -197,7 +187,9 @@ def _merge(t: LookupTables, flat: Flat, spare: Flat, total: Array, lowest: Array
     carry = (spare, jnp.int32(0), jnp.int32(0), jnp.bool_(False))
     out, kept, _, _ = lax.fori_loop(0, -(-total // tile), step, carry)
     # what stands behind the last element is left over from the tile and must not look like a token
-    out = out._replace(token=lax.dynamic_update_slice(out.token, jnp.full(_HALO, _SEPARATOR, jnp.int32), (_HALO + kept,)))
+    out = out._replace(
+        token=lax.dynamic_update_slice(out.token, jnp.full(_HALO, _SEPARATOR, jnp.int32), (_HALO + kept,))
+    )
     return out, kept
 
 

@@ -1,9 +1,10 @@
 """BPE of short pieces side by side: one merge a piece and round, nothing moved (traced JAX functions).
 
-A tile is P pieces of at most L bytes, laid out [L, P] so that every step is a stride-one pass over the pieces.  A token
-stays in the slot of its first byte and a bit mask a piece says which slots are alive, so a merge writes three slots and
-shifts nothing: the neighbours of a slot are bit scans of the mask.  Rank and slot share one int32 key, so the minimum over
-a piece is the lowest rank and, among equals, the leftmost: BPE by definition, whatever the order of the merges.
+A tile is P lanes, each with a piece of at most L bytes, laid out [L, P] so that every step is a stride-one pass over
+the pieces.  A token stays in the slot of its first byte and a bit mask a piece says which slots are alive, so a merge
+writes three slots and shifts nothing: the neighbours of a slot are bit scans of the mask.  Rank and slot share one
+int32 key, so the minimum over a piece is the lowest rank and, among equals, the leftmost: BPE by definition, whatever
+the order of the merges.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from toktier.bpe.lookup import LookupTables, pair_rank
-from toktier.bpe.starts import start_ranks, start_tokens
+from toktier.bpe.starts import Starts
+from toktier.compact import ranks
 
 _SLOT_BITS = 7  # pieces of up to 128 bytes; a rank has 20 bits
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
@@ -29,21 +31,88 @@ class Tile(NamedTuple):
     alive: Array
 
 
-def merge_tile(t: LookupTables, byte: Array, inside: Array) -> tuple[Array, Array]:
-    """BPE of P pieces.
+class Lanes(NamedTuple):
+    """The tile, and the piece that each lane works on: start int32[P] in the buffer, size int32[P] (0: none)."""
+
+    tile: Tile
+    start: Array
+    size: Array
+
+
+def merge_pieces(
+    t: LookupTables, first: Starts, start: Array, length: Array, count: Array, found: Array, slots: int, lanes: int
+) -> Array:
+    """BPE of pieces of at most `slots` bytes, `lanes` at a time.
+
+    A lane that is done waits for the others until half of them are; then all of those write out what they have and take
+    the next pieces.  So the few pieces that need many merges do not hold up the rest.
 
     Args:
-      byte: int32[L, P], L at most 128; inside: bool[L, P], the slot belongs to the piece.
+      first: start tokens of the buffer.
+      start, length: int32[k + lanes] of the pieces, of which the first `count` are valid.
+      found: int32[N], id + 1 at the first byte of every token known so far.
+      slots: at most 128; lanes: a multiple of 32.  Both static.
 
     Returns:
-      (int32[L, P] token, bool[L, P] alive): the tokens stand in the slots of their first bytes.
+      `found` with the tokens of these pieces.
     """
-    slot = jnp.arange(byte.shape[0], dtype=jnp.int32)[:, None]
-    token, alive = start_tokens(t, byte, inside, slot == 0)
-    rank = start_ranks(t, byte, token, alive)
-    tile = Tile(token, _key(t, rank, slot), _pack(alive))
-    tile = lax.while_loop(lambda s: jnp.any(_lowest(s[1]) != _DONE), lambda s: _round(t, Tile(*s)), tile)
-    return tile.token, _unpack(tile.alive, byte.shape[0])
+
+    def work_left(carry):
+        state, taken, _ = carry
+        return (taken < count) | jnp.any(state.size > 0)
+
+    def next_pieces(carry):
+        state, taken, found = carry
+        idle = _lowest(state.tile.key) == _DONE
+        found = _write(state, idle, found)
+        state, taken = _load(t, first, start, length, count, state, idle, taken)
+        least = jnp.where(taken < count, lanes // 2, 0)
+
+        def enough_busy(tile):
+            return jnp.sum(_lowest(tile[1]) != _DONE, dtype=jnp.int32) > least
+
+        tile = lax.while_loop(enough_busy, lambda tile: _round(t, Tile(*tile)), state.tile)
+        return state._replace(tile=tile), taken, found
+
+    nothing = jnp.zeros(lanes, jnp.int32)
+    tile = Tile(
+        jnp.zeros((slots, lanes), jnp.int32),
+        jnp.full((slots, lanes), _DONE, jnp.int32),
+        jnp.zeros((-(-slots // 32), lanes), jnp.uint32),
+    )
+    return lax.while_loop(work_left, next_pieces, (Lanes(tile, nothing, nothing), jnp.int32(0), found))[2]
+
+
+def _write(state: Lanes, idle: Array, found: Array) -> Array:
+    """The tokens of the lanes that are done, each in the slot of its first byte."""
+    slot = jnp.arange(state.tile.token.shape[0], dtype=jnp.int32)[:, None]
+    use = idle & (slot < state.size) & _unpack(state.tile.alive, state.tile.token.shape[0])
+    at = jnp.where(use, state.start + slot, found.shape[0])
+    return found.at[at.reshape(-1)].set(state.tile.token.reshape(-1) + 1, mode="drop", unique_indices=True)
+
+
+def _load(t, first: Starts, start, length, count, state: Lanes, idle: Array, taken: Array) -> tuple[Lanes, Array]:
+    """The next pieces for the lanes that are done."""
+    before, wanted = ranks(idle)
+    index = taken + before
+    fresh = idle & (index < count)
+    index = jnp.where(fresh, index, 0)
+    at = jnp.where(fresh, start[index], state.start)
+    size = jnp.where(fresh, length[index], jnp.where(idle, 0, state.size))
+    # barriers: XLA's CPU fusion would otherwise repeat a lane's look-ups for each of its slots
+    fresh, at, size = lax.optimization_barrier((fresh, at, size))
+    slot = jnp.arange(state.tile.token.shape[0], dtype=jnp.int32)[:, None]
+    inside = fresh & (slot < size)
+    none = t.product.shape[0] - 1
+    token, rank, alive = first.at(jnp.where(inside, at + slot, 0), inside, size - slot, none)
+    token, key, alive = lax.optimization_barrier((token, _key(t, rank, slot), alive))
+    old = state.tile
+    tile = Tile(
+        jnp.where(fresh, token, old.token),
+        jnp.where(fresh, key, old.key),
+        jnp.where(fresh, _pack(alive), old.alive),
+    )
+    return Lanes(tile, at, size), jnp.minimum(taken + wanted, count)
 
 
 def _key(t: LookupTables, rank: Array, slot: Array) -> Array:

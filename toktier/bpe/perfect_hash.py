@@ -71,11 +71,12 @@ def slots(h: PerfectHash, words: tuple[Array, ...]) -> Array:
     return slot_of(h2, h.displacement[bucket_of(h1, h.bucket_bits)].astype(np.uint32), h.slot_bits)
 
 
-def build(keys: np.ndarray) -> tuple[PerfectHash, np.ndarray]:
+def build(keys: np.ndarray, least_bits: int = 4) -> tuple[PerfectHash, np.ndarray]:
     """Perfect hash of distinct keys.
 
     Args:
       keys: uint32[n, words], all rows distinct.
+      least_bits: at least 2**least_bits slots, so that tables of like size have one shape.
 
     Returns:
       The hash and the slot (int64[n]) of every key.
@@ -84,7 +85,7 @@ def build(keys: np.ndarray) -> tuple[PerfectHash, np.ndarray]:
       ValueError: when two keys are equal (no seed can part them).
     """
     n = len(keys)
-    slot_bits = max(4, int(np.ceil(np.log2(max(n, 1) / _MAX_LOAD))))
+    slot_bits = max(least_bits, int(np.ceil(np.log2(max(n, 1) / _MAX_LOAD))))
     bucket_bits = max(2, slot_bits - 2)
     columns = tuple(keys[:, k] for k in range(keys.shape[1]))
     for seed in range(1, 33):

@@ -1,10 +1,12 @@
-"""From bytes to the tokens BPE starts from, for pieces laid out as [slot, piece] (traced JAX functions).
+"""The tokens BPE starts from, and the ranks of their first merges, for every byte of a buffer (traced JAX functions).
 
-A slot is a byte of the piece.  A byte that is no token of its own, because a whole character starts at an earlier byte
-(char_start.py), is a dead slot from the beginning.
+A byte that is no token of its own, because a whole character starts at an earlier byte (char_start.py), is a dead slot.
+One pass over the buffer is cheaper than one over padded pieces: neighbours are shifts, and nothing is looked up twice.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -12,63 +14,89 @@ from jax import Array, lax
 from toktier.bpe.char_start import AFTER_ASCII, AFTER_MULTI, AT_HEAD, TOKEN_MASK
 from toktier.bpe.lookup import LookupTables, pair_rank
 
-
-def _down(x: Array, by: int, fill) -> Array:
-    """x[l - by] at l: what stands `by` slots earlier."""
-    return jnp.concatenate([jnp.full((by, *x.shape[1:]), fill, x.dtype), x[:-by]])
+_MARGIN = 8  # bytes read beyond a tile: a character before it, and behind it the next token's whole character
+_WIDTH_BITS = 2
 
 
-def _up(x: Array, by: int, fill) -> Array:
-    """x[l + by] at l: what stands `by` slots later."""
-    return jnp.concatenate([x[by:], jnp.full((by, *x.shape[1:]), fill, x.dtype)])
+class Starts(NamedTuple):
+    """token: int32[N], -1 at dead slots.  merge: int32[N], `rank << 2 | width - 1` of the merge with the next live
+    slot.
 
-
-def start_tokens(t: LookupTables, byte: Array, inside: Array, head: Array) -> tuple[Array, Array]:
-    """Start token and liveness of every slot.
-
-    Args:
-      byte: int32[L, ...], the bytes along the first axis; inside: bool[L, ...], the slot belongs to a piece;
-      head: bool, broadcastable to `byte`, the slot is the first one of a piece.
-
-    Returns:
-      (int32 token, bool alive), both shaped like `byte`.
+    The rank is R where there is no merge; the width says how many bytes farther the next live slot is.  Neither knows
+    where a piece ends: the reader must check that the next slot still belongs to it.
     """
 
-    def of_bytes(byte):
-        return t.byte_token[byte], inside
+    token: Array
+    merge: Array
 
-    def of_characters(byte):
-        b1, b2, b3 = (_up(byte, k, 0) & 63 for k in (1, 2, 3))
-        two, three = (byte & 31) << 6 | b1, (byte & 15) << 12 | b1 << 6 | b2
-        point = jnp.where(byte < 0xE0, two, jnp.where(byte < 0xF0, three, (byte & 7) << 18 | b1 << 12 | b2 << 6 | b3))
-        lead = inside & (byte >= 0xC2) & (byte < 0xF5)
-        point = jnp.where(lead, jnp.minimum(point, 0x10FFFF), 0)
-        value = t.char_start[t.char_block[point >> 8] * 256 + (point & 255)]
-        before = _down(byte, 1, 0)
-        flag = jnp.where(head, AT_HEAD, jnp.where(before < 0x80, AFTER_ASCII, AFTER_MULTI))
-        safe = lead & ((value & flag) != 0)
-        width = jnp.where(byte < 0xE0, 2, jnp.where(byte < 0xF0, 3, 4))
-        dead = _down(safe, 1, False)
-        dead |= _down(safe & (width >= 3), 2, False) | _down(safe & (width >= 4), 3, False)
-        return jnp.where(safe, value & TOKEN_MASK, t.byte_token[byte]), inside & ~dead
-
-    return lax.cond(jnp.any((byte >= 0x80) & inside), of_characters, of_bytes, byte)
+    def at(self, place: Array, inside: Array, left: Array, none: int) -> tuple[Array, Array, Array]:
+        """token, rank and liveness of slots; `left` is how many bytes of the piece there are from each slot on."""
+        place = lax.optimization_barrier(place)
+        token, merge = lax.optimization_barrier((self.token[place], self.merge[place]))
+        token = jnp.where(inside, token, -1)
+        alive = token >= 0
+        goes_on = alive & ((merge & ((1 << _WIDTH_BITS) - 1)) + 1 < left)
+        return token, jnp.where(goes_on, merge >> _WIDTH_BITS, none), alive
 
 
-def start_ranks(t: LookupTables, byte: Array, token: Array, alive: Array) -> Array:
-    """int32[L, ...]: rank of each live slot's merge with the next live slot, R where there is none."""
-    none = t.product.shape[0] - 1
-    plain = jnp.all(token == t.byte_token[byte], where=alive)
+def starts(t: LookupTables, data: Array, head: Array, tile: int) -> Starts:
+    """Start tokens of all bytes.
 
-    def of_bytes(_):
-        found = t.byte_pair_rank[byte << 8 | _up(byte, 1, 0)]
-        return jnp.where(alive & _up(alive, 1, False), found, none)
+    Args:
+      data: uint8[N]; head: bool[N], a piece starts here; tile: bytes a step (static, divides N).
+    """
+    n = data.shape[0]
+    padded = jnp.pad(data, (_MARGIN, _MARGIN), constant_values=255)
+    heads = jnp.pad(head, (_MARGIN, _MARGIN))
+    here = slice(_MARGIN, _MARGIN + tile)
 
-    def of_tokens(_):
-        after, exists = _up(token, 4, 0), _up(alive, 4, False)
-        for by in (3, 2, 1):  # a character is at most four slots wide
-            nearer = _up(alive, by, False)
-            after, exists = jnp.where(nearer, _up(token, by, 0), after), exists | nearer
-        return pair_rank(t, token, after, alive & exists)
+    def of_bytes(byte, _):
+        token = t.byte_token[byte[here]]
+        rank = t.byte_pair_rank[byte[here] << 8 | byte[_MARGIN + 1 : _MARGIN + tile + 1]]
+        return token, rank << _WIDTH_BITS
 
-    return lax.cond(plain, of_bytes, of_tokens, 0)
+    def of_characters(byte, first):
+        # the barriers keep XLA from repeating the look-ups for every shifted reader
+        token, width = lax.optimization_barrier(_start_tokens(t, byte, first))
+        live = token >= 0
+        after = jnp.select([width == k for k in (1, 2, 3)], [_up(token, k) for k in (1, 2, 3)], _up(token, 4))
+        after = lax.optimization_barrier(after)
+        rank = pair_rank(t, token, after, live & (after >= 0))
+        return token[here], (rank << _WIDTH_BITS | (width - 1))[here]
+
+    def step(k, carry):
+        byte = lax.dynamic_slice(padded, (k * tile,), (tile + 2 * _MARGIN,)).astype(jnp.int32)
+        first = lax.dynamic_slice(heads, (k * tile,), (tile + 2 * _MARGIN,))
+        # padding looks like 0xFF, which is no ASCII either: only what text can hold counts
+        wide = jnp.any((byte >= 0x80) & (byte < 0xFF))
+        block = lax.cond(wide, of_characters, of_bytes, byte, first)
+        return tuple(lax.dynamic_update_slice(x, y, (k * tile,)) for x, y in zip(carry, block, strict=True))
+
+    empty = jnp.zeros(n, jnp.int32)
+    return Starts(*lax.fori_loop(0, n // tile, step, (empty, empty)))
+
+
+def _start_tokens(t: LookupTables, byte: Array, head: Array) -> tuple[Array, Array]:
+    """int32 token (-1: dead slot) and int32 width in bytes of what starts at each byte."""
+    b1, b2, b3 = (_up(byte, k) & 63 for k in (1, 2, 3))
+    two, three = (byte & 31) << 6 | b1, (byte & 15) << 12 | b1 << 6 | b2
+    point = jnp.where(byte < 0xE0, two, jnp.where(byte < 0xF0, three, (byte & 7) << 18 | b1 << 12 | b2 << 6 | b3))
+    lead = (byte >= 0xC2) & (byte < 0xF5)
+    point = jnp.where(lead, jnp.minimum(point, 0x10FFFF), 0)
+    value = lax.optimization_barrier(t.char_start[t.char_block[point >> 8] * 256 + (point & 255)])
+    flag = jnp.where(head, AT_HEAD, jnp.where(_down(byte, 1) < 0x80, AFTER_ASCII, AFTER_MULTI))
+    safe = lead & ((value & flag) != 0)
+    width = jnp.where(safe, jnp.where(byte < 0xE0, 2, jnp.where(byte < 0xF0, 3, 4)), 1)
+    width = lax.optimization_barrier(width)
+    dead = (_down(width, 1) > 1) | (_down(width, 2) > 2) | (_down(width, 3) > 3)
+    return jnp.where(dead, -1, jnp.where(safe, value & TOKEN_MASK, t.byte_token[byte])), width
+
+
+def _down(x: Array, by: int) -> Array:
+    """x[i - by] at i: what stands `by` bytes earlier (0 before the beginning)."""
+    return jnp.concatenate([jnp.zeros(by, x.dtype), x[:-by]])
+
+
+def _up(x: Array, by: int) -> Array:
+    """x[i + by] at i: what stands `by` bytes later (0 behind the end)."""
+    return jnp.concatenate([x[by:], jnp.zeros(by, x.dtype)])

@@ -15,7 +15,10 @@ from toktier.spec import Spec
 
 WORD_BYTES = 16  # a piece of up to this many bytes is one key: four words and its length
 NONE = -1
-VERSION = 1  # of the layout; part of the cache key
+VERSION = 2  # of the layout; part of the cache key
+# Vocabularies of up to 222,000 tokens get tables of one shape, and so share one compiled program.
+LEAST_SLOT_BITS = 18
+LEAST_CHAIN_BITS = 15
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,13 +30,14 @@ class BpeTables:
       byte_token: int32[256], -1 where a byte has no token.
       whole: bool[n_ids], a whole piece with this token's bytes is this token.
       token_length: int32[n_ids] in bytes; token_blob, token_offsets: the bytes themselves.
-      min_left, min_right: int32[n_ids], lowest rank of a merge that has the token on its left / right side (R if none).
+      min_left, min_right: int32[n_ids], lowest rank of a merge with the token on its left / right side (R if none).
       orderly: bool[R], every merge that uses this one's product ranks above it.
-      piece_hash, piece_rows: uint32[slots, 5]: four words of a piece of at most 16 bytes (little endian, zero padded) and
-        `length << 20 | id`; an empty slot holds length 0.
-      chain_hash, chain_rows: uint32[slots, 7]: longer pieces, 16 bytes a step: state, four words, length of the chunk, and
-        the next state or, with bit 31, the id of the whole piece.
-      pair_hash, pair_rows: uint32[slots, 2]: left | (right & 0xFFF) << 20, and right >> 12 | rank << 8; a free slot is all ones.
+      piece_hash, piece_rows: uint32[slots, 5]: four words of a piece of at most 16 bytes (little endian, zero padded)
+        and `length << 20 | id`; an empty slot holds length 0.
+      chain_hash, chain_rows: uint32[slots, 7]: longer pieces, 16 bytes a step: state, four words, length of the chunk,
+        and the next state or, with bit 31, the id of the whole piece.
+      pair_hash, pair_rows: uint32[slots, 2]: left | (right & 0xFFF) << 20, and right >> 12 | rank << 8; a free slot is
+        all ones.
       byte_pair_rank: int32[65536], rank of the merge of two bytes `first << 8 | second`, R if none.
       char_block, char_start: see char_start.py.
       longest: bytes of the longest token that can come out.
@@ -145,7 +149,7 @@ def chunk_words(spec: Spec, tokens: np.ndarray, start: int) -> np.ndarray:
 def _piece_table(spec: Spec, tokens: np.ndarray) -> tuple[PerfectHash, np.ndarray]:
     lengths = np.diff(spec.token_offsets)[tokens].astype(np.uint32)
     words = chunk_words(spec, tokens, 0)
-    hashed, slot = perfect_hash.build(np.concatenate([words, lengths[:, None]], 1))
+    hashed, slot = perfect_hash.build(np.concatenate([words, lengths[:, None]], 1), LEAST_SLOT_BITS)
     rows = np.zeros((1 << hashed.slot_bits, 5), np.uint32)
     rows[slot, :4] = words
     rows[slot, 4] = lengths << 20 | tokens.astype(np.uint32)
@@ -165,7 +169,7 @@ def _chain_table(spec: Spec, tokens: np.ndarray) -> tuple[PerfectHash, np.ndarra
         final = np.concatenate(
             [state[ends, None], words[ends], here[ends, None], tokens[ends, None] | np.int64(1 << 31)], 1
         )
-        # a full chunk that goes on leads to the state of its prefix; length 0 marks "goes on", so it never meets a final
+        # a full chunk that goes on leads to the state of its prefix; length 0 marks "goes on", so it meets no final
         key, inverse = np.unique(np.concatenate([state[~ends, None], words[~ends]], 1), axis=0, return_inverse=True)
         inner = np.concatenate([key, np.zeros((len(key), 1), np.int64), states + np.arange(len(key))[:, None]], 1)
         rows += [final, inner]
@@ -173,7 +177,7 @@ def _chain_table(spec: Spec, tokens: np.ndarray) -> tuple[PerfectHash, np.ndarra
         states += len(key)
         start += WORD_BYTES
     table = np.concatenate(rows).astype(np.uint32) if rows else np.zeros((0, 7), np.uint32)
-    hashed, slot = perfect_hash.build(table[:, :6])
+    hashed, slot = perfect_hash.build(table[:, :6], LEAST_CHAIN_BITS)
     out = np.full((1 << hashed.slot_bits, 7), 0xFFFFFFFF, np.uint32)
     out[slot] = table
     return hashed, out
@@ -182,7 +186,7 @@ def _chain_table(spec: Spec, tokens: np.ndarray) -> tuple[PerfectHash, np.ndarra
 def _pair_table(pairs: np.ndarray) -> tuple[PerfectHash, np.ndarray]:
     left, right = pairs[:, 0].astype(np.uint32), pairs[:, 1].astype(np.uint32)
     rank = np.arange(len(pairs), dtype=np.uint32)
-    hashed, slot = perfect_hash.build(np.stack([left, right], 1))
+    hashed, slot = perfect_hash.build(np.stack([left, right], 1), LEAST_SLOT_BITS)
     rows = np.full((1 << hashed.slot_bits, 2), 0xFFFFFFFF, np.uint32)
     rows[slot, 0] = left | (right & 0xFFF) << 20
     rows[slot, 1] = right >> 12 | rank << 8

@@ -11,64 +11,77 @@ The state before a byte is the product of the transition maps of all bytes befor
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from toktier.pretok.tables import DROPPED, START, PretokTables
+from toktier.bands import band, padded
+from toktier.pretok.tables import DROPPED, PretokTables
+
+Table = Any  # a NumPy array until it is put on the device, a jax.Array from then on
 
 BOUNDARY_BYTE = 0xFF
-_LANE = 256  # bytes a lane; 64 and 128 cost more in transposing, an unrolled loop costs twice (XLA repeats look-ups)
+_LANE = 256  # bytes a lane; 64 and 128 cost more in transposing, an unrolled loop costs twice (repeated look-ups)
 
 
 class Direction(NamedTuple):
-    """One automaton.  element: of each symbol [S+2]; product: [M, M]; state: of each element from 0 [M]; next: [Q, S+2]."""
+    """One automaton: element of each symbol [S+2], product [M, M], state of each element from 0 [M], next [Q, S+2]."""
 
-    element: Array
-    product: Array
-    state: Array
-    next: Array
+    element: Table
+    product: Table
+    state: Table
+    next: Table
 
 
 class ScanTables(NamedTuple):
-    """Device form of PretokTables; S is the continuation byte, S + 1 the boundary.
+    """Device form of PretokTables; here S + 2 counts the padding, and the last two symbols are S and S + 1.
 
     ascii_symbol: uint8[256], symbol of each byte, continuation for the bytes of multi-byte characters.
     block: int32[0x1100], symbol: uint8[n_blocks * 256]; out: uint8[QL, S+2, QR] with DROPPED at the boundary.
     """
 
-    ascii_symbol: Array
-    block: Array
-    symbol: Array
+    ascii_symbol: Table
+    block: Table
+    symbol: Table
     left: Direction
     right: Direction
-    out: Array
+    out: Table
 
 
 def scan_tables(tables: PretokTables) -> ScanTables:
-    """Arrays for the device (NumPy; the caller puts them there)."""
+    """Arrays for the device (NumPy; the caller puts them there), padded to bands."""
     s = tables.n_symbols
-    ascii_symbol = np.full(256, s, np.uint8)
+    # with padding the continuation byte and the boundary are the last two symbols
+    symbols = band(s + 2, 64, 256)
+    continuation, boundary = symbols - 2, symbols - 1
+    ascii_symbol = np.full(256, continuation, np.uint8)
     first = int(tables.block[0]) * 256
     ascii_symbol[:128] = tables.symbol[first : first + 128]
-    ascii_symbol[BOUNDARY_BYTE] = s + 1
-    out = np.zeros((tables.out.shape[0], s + 2, tables.out.shape[2]), np.uint8)
-    out[:, :s] = tables.out
-    out[:, s + 1] = DROPPED
+    ascii_symbol[BOUNDARY_BYTE] = boundary
+    left_states, right_states = band(tables.out.shape[0], 32, 256), band(tables.out.shape[2], 16, 256)
+    out = padded(tables.out.astype(np.uint8), 0, left_states, symbols, right_states)
+    out[:, boundary] = DROPPED
 
-    def direction(elements, product, symbol, step) -> Direction:
-        states = np.arange(len(step), dtype=np.uint8)[:, None]
-        step = np.concatenate([step.astype(np.uint8), states, np.zeros_like(states)], 1)
-        return Direction(symbol.astype(product.dtype), product, elements[:, 0].astype(np.uint8), step)
+    def direction(elements, product, symbol, step, states) -> Direction:
+        count = band(len(elements), 64, 256, 1024)
+        element = np.zeros(symbols, product.dtype)
+        element[:s], element[continuation], element[boundary] = symbol[:s], symbol[s], symbol[s + 1]
+        # a continuation byte leaves every state as it is; a boundary leads to state 0
+        follow = np.repeat(np.arange(states, dtype=np.uint8)[:, None], symbols, 1)
+        follow[: len(step), :s] = step
+        follow[:, boundary] = 0
+        state = padded(elements[:, 0].astype(np.uint8), 0, count)
+        return Direction(element, padded(product, 0, count, count), state, follow)
 
+    blocks = band(len(tables.symbol) // 256, 512)
     return ScanTables(
         ascii_symbol,
         tables.block.astype(np.int32),
-        tables.symbol.astype(np.uint8),
-        direction(tables.left_elements, tables.left_product, tables.left_symbol, tables.left_next),
-        direction(tables.right_elements, tables.right_product, tables.right_symbol, tables.right_next),
+        padded(tables.symbol.astype(np.uint8), 0, blocks * 256),
+        direction(tables.left_elements, tables.left_product, tables.left_symbol, tables.left_next, left_states),
+        direction(tables.right_elements, tables.right_product, tables.right_symbol, tables.right_next, right_states),
         out,
     )
 
@@ -153,14 +166,3 @@ def _by_blocks(t: ScanTables, symbol: Array) -> Array:
     _, behind = lax.scan(backward, entry_states(t.right, True), lanes, reverse=True)
     _, found = lax.scan(forward, entry_states(t.left, False), (lanes, behind))
     return found.T.reshape(-1)
-
-
-def piece_marks(t: ScanTables, data: Array) -> Array:
-    """bool[N]: where a piece starts or a stretch outside all pieces does (of a run of boundaries only the first)."""
-    code = marks(t, data)
-    boundary = data == BOUNDARY_BYTE
-    repeated = boundary & jnp.concatenate([jnp.zeros(1, bool), boundary[:-1]])
-    return (code != 0) & ~repeated
-
-
-__all__ = ["DROPPED", "START", "ScanTables", "code_points", "marks", "piece_marks", "scan_tables", "symbols"]
