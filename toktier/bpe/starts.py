@@ -19,8 +19,7 @@ _WIDTH_BITS = 2
 
 
 class Starts(NamedTuple):
-    """token: int32[N], -1 at dead slots.  merge: int32[N], `rank << 2 | width - 1` of the merge with the next live
-    slot.
+    """token: int32[N], -1 at dead slots; merge: int32[N], `rank << 2 | width - 1` of the merge with the next live one.
 
     The rank is R where there is no merge; the width says how many bytes farther the next live slot is.  Neither knows
     where a piece ends: the reader must check that the next slot still belongs to it.
@@ -85,8 +84,11 @@ def _start_tokens(t: LookupTables, byte: Array, head: Array) -> tuple[Array, Arr
     point = jnp.where(lead, jnp.minimum(point, 0x10FFFF), 0)
     value = lax.optimization_barrier(t.char_start[t.char_block[point >> 8] * 256 + (point & 255)])
     flag = jnp.where(head, AT_HEAD, jnp.where(_down(byte, 1) < 0x80, AFTER_ASCII, AFTER_MULTI))
-    safe = lead & ((value & flag) != 0)
-    width = jnp.where(safe, jnp.where(byte < 0xE0, 2, jnp.where(byte < 0xF0, 3, 4)), 1)
+    long = jnp.where(byte < 0xE0, 2, jnp.where(byte < 0xF0, 3, 4))
+    # a piece may begin inside a character (Falcon); then there is no such character to start from
+    split = _up(head, 1) | (_up(head, 2) & (long >= 3)) | (_up(head, 3) & (long == 4))
+    safe = lead & ((value & flag) != 0) & ~split
+    width = jnp.where(safe, long, 1)
     width = lax.optimization_barrier(width)
     dead = (_down(width, 1) > 1) | (_down(width, 2) > 2) | (_down(width, 3) > 3)
     return jnp.where(dead, -1, jnp.where(safe, value & TOKEN_MASK, t.byte_token[byte])), width

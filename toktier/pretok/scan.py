@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array, lax
 
 from toktier.bands import band, padded
-from toktier.pretok.tables import DROPPED, PretokTables
+from toktier.pretok.tables import DROPPED, START, PretokTables
 
 Table = Any  # a NumPy array until it is put on the device, a jax.Array from then on
 
@@ -40,6 +40,7 @@ class ScanTables(NamedTuple):
 
     ascii_symbol: uint8[256], symbol of each byte, continuation for the bytes of multi-byte characters.
     block: int32[0x1100], symbol: uint8[n_blocks * 256]; out: uint8[QL, S+2, QR] with DROPPED at the boundary.
+    inner: uint8[S+2], bit j set where byte j of the character starts a piece as well.
     """
 
     ascii_symbol: Table
@@ -48,6 +49,7 @@ class ScanTables(NamedTuple):
     left: Direction
     right: Direction
     out: Table
+    inner: Table
 
 
 def scan_tables(tables: PretokTables) -> ScanTables:
@@ -83,6 +85,7 @@ def scan_tables(tables: PretokTables) -> ScanTables:
         direction(tables.left_elements, tables.left_product, tables.left_symbol, tables.left_next, left_states),
         direction(tables.right_elements, tables.right_product, tables.right_symbol, tables.right_next, right_states),
         out,
+        padded(tables.inner.astype(np.uint8), 0, symbols),
     )
 
 
@@ -117,8 +120,18 @@ def marks(t: ScanTables, data: Array) -> Array:
     """uint8[N]: START where a piece starts, DROPPED at characters in no piece and at boundaries, else 0 (INSIDE)."""
     symbol = symbols(t, data)
     if data.shape[0] % (_LANE * 32):
-        return _by_tree(t, symbol)
-    return lax.platform_dependent(symbol, cpu=lambda s: _by_blocks(t, s), default=lambda s: _by_tree(t, s))
+        code = _by_tree(t, symbol)
+    else:
+        code = lax.platform_dependent(symbol, cpu=lambda s: _by_blocks(t, s), default=lambda s: _by_tree(t, s))
+    return lax.cond(jnp.any(t.inner != 0), lambda c: _with_inner(t, symbol, c), lambda c: c, code)
+
+
+def _with_inner(t: ScanTables, symbol: Array, code: Array) -> Array:
+    """Adds the pieces that begin inside characters."""
+    mask = jnp.pad(t.inner[symbol.astype(jnp.int32)], (3, 0))
+    n = code.shape[0]
+    starts = (mask[2 : 2 + n] >> 1 | mask[1 : 1 + n] >> 2 | mask[:n] >> 3) & 1
+    return jnp.where(starts == 1, jnp.uint8(START), code)
 
 
 def _product(d: Direction, first: Array, then: Array) -> Array:
