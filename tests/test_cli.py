@@ -121,14 +121,6 @@ def test_chunked_is_whole(monkeypatch, command, tmp_path, family):
     assert [int(w) for w in out.split()] == want
 
 
-def test_chunks_are_many_and_lose_nothing(monkeypatch, tok, file):
-    monkeypatch.setattr(cli_text, "BLOCK", 997)
-    with cli_text.progress([str(file)]) as bar:
-        found = list(cli_text.chunks(str(file), "strict", tok, bar))
-    assert len(found) > 2
-    assert "".join(found) == TEXT
-
-
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 20])
 def test_bytes_that_are_no_text_are_named_by_offset(monkeypatch, command, tmp_path, block):
     monkeypatch.setattr(cli_text, "BLOCK", block)
@@ -203,7 +195,7 @@ def test_an_interrupt_is_quiet_and_leaves_no_half_file(monkeypatch, command, fil
         yield "some text"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli_text, "decoded", interrupted)
+    monkeypatch.setattr("toktier.stream.decoded", interrupted)
     before = set(tmp_path.iterdir())
     status, out, err = command("encode", file, "-o", tmp_path / "ids.txt")
     assert (status, out) == (130, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ from toktier.explain import Explanation, explain
 from toktier.pipeline import Prepared
 from toktier.postprocess import Frame
 from toktier.spec import Spec
+from toktier.stream import CHUNK, IdStream, Progress, Readable
 
 if TYPE_CHECKING:
     from toktier.session import Session
@@ -137,14 +139,7 @@ class Tokenizer:
         """
         _checked(text)
         mode = self._mode(special_tokens)
-        name = self._engine(engine, len(text))
-        if name == "reference":
-            ids = self._on_reference(text, mode, add_special_tokens)
-        else:
-            prepared = self._core.pipeline.prepare((text,), mode)
-            ids = pipeline.finish(prepared, self._run(name, prepared, engine == "auto"))
-            if add_special_tokens:
-                ids = self._frame.around(ids)
+        ids = self._encoded(text, mode, self._engine(engine, len(text)), engine == "auto", add_special_tokens)
         if max_length is not None:
             ids = ids[: _length(max_length, len(ids))]
         return ids if ids.flags.writeable else ids.copy()
@@ -177,6 +172,48 @@ class Tokenizer:
             groups.append(pipeline.finish_rows(prepared, self._run(name, prepared, engine == "auto")))
         batch = _joined(groups)
         return Batch(*self._frame.around_rows(batch.ids, batch.offsets)) if add_special_tokens else batch
+
+    def encode_file(
+        self,
+        file: str | os.PathLike[str] | Readable,
+        *,
+        add_special_tokens: bool = False,
+        special_tokens: Mode | None = None,
+        engine: str = "auto",
+        chunk_bytes: int = CHUNK,
+        errors: str = "strict",
+        progress: Progress | None = None,
+    ) -> IdStream:
+        """The ids of a file of any size in UTF-8, chunk by chunk: exactly those of its whole text.
+
+        Chunks end at certified cuts, so memory follows `chunk_bytes` and not the file.  A tokenizer without such cuts
+        (`explain()` says so, or its normalizer is no Unicode form) reads the whole file before it encodes.
+
+        Args:
+          file: a path, or a file opened in binary mode (read from where it stands, and left open).
+          add_special_tokens, special_tokens, engine: see the class; "auto" goes by the size of the whole file.
+          chunk_bytes: bytes to read at a time.
+          errors: "strict", or "replace" for U+FFFD in place of bytes that are not UTF-8.
+          progress: is called with the number of bytes of each block read, as `tqdm.update` wants it.
+
+        Returns:
+          IdStream: iterate over it for int32 arrays, or `.array()` for one, or `.save("ids.npy")`.  Nothing is read
+          before that.
+
+        Raises:
+          as `encode`, while it is read; InputError also for bytes that are not UTF-8, with their offset.
+        """
+        self._engine(engine, 0)
+        return IdStream(
+            self,
+            file,
+            mode=self._mode(special_tokens),
+            engine=engine,
+            add_special_tokens=add_special_tokens,
+            chunk_bytes=chunk_bytes,
+            errors=errors,
+            progress=progress,
+        )
 
     def count(self, text: str, **options: Any) -> int:
         """The number of ids of a text; options as for `encode`."""
@@ -305,6 +342,14 @@ class Tokenizer:
                 f"engine={engine!r} cannot run {self.spec.name}: {self._core.reason}; engine='auto' or 'reference' can"
             )
         return routing.choose(size, self._core.device_started) if engine == "auto" else engine
+
+    def _encoded(self, text: str, mode: Mode, name: str, or_host: bool, add_special_tokens: bool) -> np.ndarray:
+        """int32[k]: the ids of a text from the engine of this name; `or_host` as for `_run`."""
+        if name == "reference":
+            return self._on_reference(text, mode, add_special_tokens)
+        prepared = self._core.pipeline.prepare((text,), mode)
+        ids = pipeline.finish(prepared, self._run(name, prepared, or_host))
+        return self._frame.around(ids) if add_special_tokens else ids
 
     def _run(self, name: str, prepared: Prepared, or_host: bool) -> Encoded:
         """What the engine makes of a buffer; with `or_host`, the host engine where the device refuses."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 import numpy as np
+
+from toktier.npy import NpyWriter, complete_file
 
 FORMATS = ("text", "json", "npy")
 _SUFFIX = {".npy": "npy", ".json": "json", ".jsonl": "json"}
@@ -30,22 +29,8 @@ def sink(output: str) -> Iterator[BinaryIO]:
     if output == "-":
         yield sys.stdout.buffer
         return
-    target = Path(output)
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as handle:
-            yield handle
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with complete_file(output) as handle:
+        yield handle
 
 
 class IdWriter:
@@ -56,7 +41,7 @@ class IdWriter:
         self.kind = kind
         self.count = 0
         self._kept: list[np.ndarray] = []
-        self._header = 0
+        self._npy: NpyWriter | None = None
 
     def begin(self, name: str) -> None:
         """A new input starts."""
@@ -64,16 +49,15 @@ class IdWriter:
         if self.kind == "json":
             self.stream.write(f'{{"file": {json.dumps(name)}, "ids": ['.encode())
         elif self.kind == "npy" and self._seekable:
-            self._header = self._write_header(0)
+            self._npy = NpyWriter(self.stream)
 
     def ids(self, ids: np.ndarray) -> None:
         """More ids (int32[k]) of the current input."""
         if self.kind == "npy":
-            data = np.ascontiguousarray(ids, dtype="<i4")
-            if self._seekable:
-                self.stream.write(data.data)
+            if self._npy is not None:
+                self._npy.write(ids)
             else:
-                self._kept.append(data)
+                self._kept.append(ids)
         elif len(ids):
             separator = ", " if self.kind == "json" else " "
             lead = separator if self.count else ""
@@ -86,12 +70,8 @@ class IdWriter:
             self.stream.write(f'], "count": {self.count}}}\n'.encode("ascii"))
         elif self.kind == "text":
             self.stream.write(b"\n")
-        elif self._seekable:
-            end = self.stream.tell()
-            self.stream.seek(0)
-            if self._write_header(self.count) != self._header:
-                raise AssertionError("the .npy header changed its length")
-            self.stream.seek(end)
+        elif self._npy is not None:
+            self._npy.close()
         else:
             np.save(self.stream, np.concatenate([*self._kept, np.zeros(0, "<i4")]))
 
@@ -99,12 +79,6 @@ class IdWriter:
     def _seekable(self) -> bool:
         """Whether the header can be put right at the end, so that ids need not be kept (not so in a pipe)."""
         return self.stream is not sys.stdout.buffer
-
-    def _write_header(self, count: int) -> int:
-        """Write the .npy header for int32[count] and return its length, which NumPy pads for any count."""
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": "<i4", "fortran_order": False, "shape": (count,)})
-        return self.stream.write(header.getvalue())
 
 
 def refuse_binary_terminal(kind: str, output: str) -> None:
