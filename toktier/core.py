@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from toktier.added import AddedMatcher
 from toktier.decode import Decoder
 from toktier.errors import EngineError
+from toktier.missing import MissingBytes
 from toktier.normalize import Normalizer
 from toktier.normalize import load as load_normalizer
 from toktier.pipeline import Pipeline
@@ -46,6 +47,7 @@ class Core:
         self.spec: Spec = source.spec
         self.normalizer: Normalizer = load_normalizer(self.spec.normalizer)
         self.frame = frame(self.spec.post_processor)
+        self.missing = MissingBytes(self.spec)
         self._parts: dict[str, Any] = {}
         self._lock = threading.RLock()
 

@@ -67,7 +67,7 @@ def scan_tables(tables: PretokTables) -> ScanTables:
     out[:, boundary] = DROPPED
 
     def direction(elements, product, symbol, step, states) -> Direction:
-        count = band(len(elements), 64, 256, 1024)
+        count = band(len(elements), 256, 1024)
         element = np.zeros(symbols, product.dtype)
         element[:s], element[continuation], element[boundary] = symbol[:s], symbol[s], symbol[s + 1]
         # a continuation byte leaves every state as it is; a boundary leads to state 0

@@ -33,6 +33,9 @@ class TokenizerWindows:
         self.reason = f"the reference runs this tokenizer: {core.reason}" if core.reason else ""
         if engine == "reference" and not self.reason:
             self.reason = "engine='reference' knows no places of tokens"
+        if not self.reason and core.missing.values and core.tables.pretok.prefix_space:
+            # the reference, which such a byte needs, would put a space in front of every window
+            self.reason = "the vocabulary lacks bytes, and a space goes in front of a text"
         self.rules = _rules_of(tokenizer)
         if self.reason and self.rules.possible:
             self.rules = CutRules(None, (), "null")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toktier.errors import SourceError
+from toktier.missing import NEVER
 from toktier.reference import ExtraToken, TokenizerFile, unpanicked
 from toktier.sources import alphabet, stored
 from toktier.sources.bpe import Merges, read_merges, read_vocabulary, why_not_bytes
@@ -57,7 +58,7 @@ def spec(value: dict[str, Any], where: str, name: str, recipe: TokenizerFile) ->
     values = np.fromiter(ids.values(), np.int64, len(ids))
     raw, offsets, ok = alphabet.read(tokens)
     added, twice = added_tokens(value.get("added_tokens") or [], recipe.extra, ids)
-    reason = reason or twice or _missing_byte(ids)
+    reason = reason or twice or _unknown_byte(ids, model)
     n_ids = int(values.max(initial=-1)) + 1
     if max([n_ids, *(t.id + 1 for t in added)]) > MAX_IDS:
         reason = reason or f"there are ids that are not below {MAX_IDS}"
@@ -165,12 +166,16 @@ def _cut_or_padded(value: dict[str, Any]) -> str:
     return ""
 
 
-def _missing_byte(ids: dict[str, int]) -> str:
+def _unknown_byte(ids: dict[str, int], model: dict[str, Any]) -> str:
+    """Why a byte without a token keeps the engines from running this model: the reference writes something for it.
+
+    Without an unknown token such a byte is left out, and only texts that hold one need the reference (missing.py).
+    """
+    if model.get("unk_token") is None and not model.get("byte_fallback"):
+        return ""
     for byte in range(256):
-        if byte in (0xC0, 0xC1) or byte >= 0xF5:  # never in UTF-8
-            continue
-        if alphabet.written(bytes([byte])) not in ids:
-            return f"the byte 0x{byte:02X} is no token, so that the vocabulary cannot write every text"
+        if byte not in NEVER and alphabet.written(bytes([byte])) not in ids:
+            return f"the byte 0x{byte:02X} is no token, and becomes the unknown token {model.get('unk_token')!r}"
     return ""
 
 

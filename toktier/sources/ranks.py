@@ -19,7 +19,6 @@ from toktier.sources.source import Source
 from toktier.spec import MAX_IDS, AddedToken, Spec
 
 ID_LIMIT = 1 << 24  # beyond any vocabulary; the tables by id would take more memory than the rest of the machine's work
-_UNUSED_BYTES = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))  # UTF-8 never holds these
 
 
 def looks_like_ranks(content: bytes) -> bool:
@@ -144,10 +143,7 @@ def spec(
     tokens = list(ranks)
     blob, offsets = alphabet.by_id(tokens, ids, int(ids.max(initial=-1)) + 1)
     reason = ""
-    missing = [b for b in range(256) if bytes([b]) not in ranks and b not in _UNUSED_BYTES]
-    if missing:
-        reason = f"the byte 0x{missing[0]:02X} is no token, so that the vocabulary cannot write every text"
-    elif biggest >= MAX_IDS:
+    if biggest >= MAX_IDS:
         reason = f"the id {biggest} is not below {MAX_IDS}"
     return Spec(
         name=name,

@@ -14,7 +14,7 @@ from toktier import cache
 from toktier.spec import AddedToken, Spec
 
 _KIND = "spec"
-_LAYOUT = "2"  # changes with the reading of sources, so that specs read by an older reader are read again
+_LAYOUT = "3"  # changes with the reading of sources, so that specs read by an older reader are read again
 _ARRAYS = {"token_blob": np.uint8, "token_offsets": np.int64, "merges": np.int32}
 _TEXTS = (
     "reference",
