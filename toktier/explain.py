@@ -29,7 +29,7 @@ class Explanation:
       name, digest: of the spec.
       reference: package and version whose ids are the truth.
       engine: what `engine="auto"` takes for the text in question ("device or host, by size" without a text).
-      reason: why the reference runs this tokenizer, or "".
+      reason: why the reference runs this tokenizer (or this text), or "".
       parts: the steps in order.
     """
 
@@ -49,12 +49,15 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(core: Core, size: int | None) -> Explanation:
-    """The explanation for a text of `size` bytes, or for any text."""
-    spec, reason = core.spec, core.reason
+def explain(core: Core, size: int | None, lacking: str = "") -> Explanation:
+    """The explanation for a text of `size` bytes, or for any text.
+
+    `lacking`: why this text goes to the reference though the tokenizer does not (toktier/missing.py).
+    """
+    spec, reason = core.spec, core.reason or lacking
     version = f"{spec.reference} {spec.reference_version}"
     if reason:
-        engine, parts = "reference", _on_reference(core)
+        engine, parts = "reference", _on_reference(core, reason)
     else:
         engine = "device or host, by size" if size is None else routing.choose(size, core.device_started)
         parts = _on_engines(core, engine if size is not None else "by size")
@@ -71,14 +74,23 @@ def _on_engines(core: Core, engine: str) -> tuple[Part, ...]:
         Part("added tokens", "host", f"{len(spec.added)} literals, cut out before anything else"),
         _normalizer(core),
         Part("pre-tokenizer", engine, f"{pretok.n_symbols} symbols, {states}, {monoids}"),
-        Part("BPE", engine, f"{spec.n_ids} ids, {len(bpe.pairs)} merges of {rule}"),
+        Part("BPE", engine, f"{spec.n_ids} ids, {len(bpe.pairs)} merges of {rule}{_lacks(core)}"),
         Part("post-processor", "host", _framing(core)),
         _decoder(core),
     )
 
 
-def _on_reference(core: Core) -> tuple[Part, ...]:
-    return (Part("text to ids", "reference", core.reason), _decoder(core))
+def _on_reference(core: Core, reason: str) -> tuple[Part, ...]:
+    return (Part("text to ids", "reference", reason), _decoder(core))
+
+
+def _lacks(core: Core) -> str:
+    missing = core.missing.values
+    if not missing:
+        return ""
+    return (
+        f"; {len(missing)} bytes are no token (such as 0x{missing[0]:02X}), and a text with one goes to the reference"
+    )
 
 
 def _normalizer(core: Core) -> Part:

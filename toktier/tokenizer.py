@@ -108,7 +108,9 @@ class Tokenizer:
 
     def explain(self, text: str | None = None) -> Explanation:
         """Which engine runs each part, and why; for this text, or in general.  `print` it."""
-        return explain(self._core, None if text is None else len(_checked(text).encode("utf-8", "surrogatepass")))
+        if text is None:
+            return explain(self._core, None)
+        return explain(self._core, len(_checked(text).encode("utf-8", "surrogatepass")), self._lacking(text))
 
     # -- text to ids -----------------------------------------------------------------------------------------------
 
@@ -169,6 +171,10 @@ class Tokenizer:
         groups = []
         for group in _groups(listed):
             prepared = self._core.pipeline.prepare(group, mode)
+            if self._needs_reference(prepared, name, True):  # one by one: only texts with such a byte go there
+                rows = [self.encode(text, special_tokens=special_tokens, engine=engine) for text in group]
+                groups += [pipeline.Rows(r, np.array([0, len(r)], np.int64)) for r in rows]
+                continue
             groups.append(pipeline.finish_rows(prepared, self._run(name, prepared, engine == "auto")))
         batch = _joined(groups)
         return Batch(*self._frame.around_rows(batch.ids, batch.offsets)) if add_special_tokens else batch
@@ -237,7 +243,12 @@ class Tokenizer:
             raise EngineError(f"there are no spans from the reference; {self._core.reason or 'choose another engine'}")
         steps = self._core.pipeline
         prepared = steps.prepare((text,), mode, continued=continued)
-        encoded = self._run(name, prepared, engine == "auto")
+        if self._needs_reference(prepared, name, engine == "auto"):
+            if continued and steps.prefix_space:
+                raise EngineError("continued=True: the reference, which this text needs, puts a space in front of it")
+            encoded = self._core.missing.placed(prepared, self._on_reference(text, mode, False))
+        else:
+            encoded = self._run(name, prepared, engine == "auto")
         return Spans(
             pipeline.finish(prepared, encoded),
             pipeline.finish_ends(prepared, encoded),
@@ -348,8 +359,30 @@ class Tokenizer:
         if name == "reference":
             return self._on_reference(text, mode, add_special_tokens)
         prepared = self._core.pipeline.prepare((text,), mode)
+        if self._needs_reference(prepared, name, or_host):
+            return self._on_reference(text, mode, add_special_tokens)
         ids = pipeline.finish(prepared, self._run(name, prepared, or_host))
         return self._frame.around(ids) if add_special_tokens else ids
+
+    def _needs_reference(self, prepared: Prepared, name: str, allowed: bool) -> bool:
+        """Whether a text that is for the engine of this name holds a byte that is no token.
+
+        Raises:
+          EngineError: it does, and the reference is not allowed, since that engine was asked for by name.
+        """
+        at = self._core.missing.find(prepared.buffer)
+        if at >= 0 and not allowed:
+            why = self._core.missing.why(prepared, at)
+            raise EngineError(f"engine={name!r} cannot run this text: {why}; engine='auto' or 'reference' can")
+        return at >= 0
+
+    def _lacking(self, text: str) -> str:
+        """Why this text goes to the reference though its tokenizer does not, or ""."""
+        if self._core.reason or not self._core.missing.values:
+            return ""
+        prepared = self._core.pipeline.prepare((text,), "parse")
+        at = self._core.missing.find(prepared.buffer)
+        return self._core.missing.why(prepared, at) if at >= 0 else ""
 
     def _run(self, name: str, prepared: Prepared, or_host: bool) -> Encoded:
         """What the engine makes of a buffer; with `or_host`, the host engine where the device refuses."""
