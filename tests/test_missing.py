@@ -85,7 +85,7 @@ def test_an_engine_asked_for_by_name_refuses_with_byte_and_offset(both, engine):
 def test_explain_tells_which_texts_go_to_the_reference(both):
     tokenizer, _ = both
     assert tokenizer.explain().reason == tokenizer.explain("the").reason == ""
-    assert "3 bytes (such as 0x03) are no token" in str(tokenizer.explain())
+    assert "3 bytes are no token (such as 0x03)" in str(tokenizer.explain())
     told = tokenizer.explain("é\x0b")
     assert told.engine == "reference"
     assert "0x0B at byte 2" in told.reason
