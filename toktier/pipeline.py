@@ -135,8 +135,11 @@ def finish_rows(prepared: Prepared, encoded: Encoded) -> Rows:
     marks = prepared.marks.ids
     if not len(marks):
         return Rows(encoded.ids, np.array([0, len(encoded.ids)], np.int64))
-    ids, at = _inserted(prepared, encoded)
     separator = marks == SEPARATOR
+    if separator.all():  # no added token: the engine's ids stay as they are
+        rows = np.searchsorted(encoded.ends, np.flatnonzero(prepared.buffer == 0xFF), side="right")
+        return Rows(encoded.ids, np.concatenate([[0], rows, [len(encoded.ids)]]).astype(np.int64))
+    ids, at = _inserted(prepared, encoded)
     if not separator.any():
         return Rows(ids, np.array([0, len(ids)], np.int64))
     # Separators took a place among the ids; each place in front of which k of them stood moves down by k.

@@ -36,9 +36,10 @@ class Normalizer:
             return True
         if self.kind == "reference":
             return False
-        if all(map(str.isascii, texts)):
+        suspects = [text for text in texts if not text.isascii()]
+        if not suspects:
             return True
-        return nfc.tables().unchanged(texts[0] if len(texts) == 1 else "\n".join(texts))
+        return nfc.tables().unchanged(suspects[0] if len(suspects) == 1 else "\n".join(suspects))
 
     def buffer(self, buffer: bytes) -> bytes:
         """The buffer with each segment normalized; the boundaries stay, in number and order."""
