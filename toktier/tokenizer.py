@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -162,22 +162,7 @@ class Tokenizer:
         Raises:
           as `encode`; messages name the text as `texts[i]`.
         """
-        listed = _checked_list(texts)
-        mode = self._mode(special_tokens)
-        name = self._engine(engine, sum(map(len, listed)))
-        if name == "reference":
-            rows = [self._on_reference(text, mode, add_special_tokens) for text in listed]
-            return _joined([pipeline.Rows(r, np.array([0, len(r)], np.int64)) for r in rows])
-        groups = []
-        for group in _groups(listed):
-            prepared = self._core.pipeline.prepare(group, mode)
-            if self._needs_reference(prepared, name, True):  # one by one: only texts with such a byte go there
-                rows = [self.encode(text, special_tokens=special_tokens, engine=engine) for text in group]
-                groups += [pipeline.Rows(r, np.array([0, len(r)], np.int64)) for r in rows]
-                continue
-            groups.append(pipeline.finish_rows(prepared, self._run(name, prepared, engine == "auto")))
-        batch = _joined(groups)
-        return Batch(*self._frame.around_rows(batch.ids, batch.offsets)) if add_special_tokens else batch
+        return self._batch(_checked_list(texts), add_special_tokens, special_tokens, engine)
 
     def encode_file(
         self,
@@ -384,6 +369,35 @@ class Tokenizer:
         at = self._core.missing.find(prepared.buffer)
         return self._core.missing.why(prepared, at) if at >= 0 else ""
 
+    def _batch(
+        self,
+        texts: list[str],
+        add_special_tokens: bool,
+        special_tokens: Mode | None,
+        engine: str,
+        run: Callable[[np.ndarray], Encoded] | None = None,
+        group: int = GROUP,
+    ) -> Batch:
+        """As `encode_batch`; `run` takes the device engine's place, for `group` characters at a time."""
+        mode = self._mode(special_tokens)
+        name = self._engine(engine, sum(map(len, texts)))
+        if name == "reference":
+            rows = [self._on_reference(text, mode, add_special_tokens) for text in texts]
+            return _joined([pipeline.Rows(r, np.array([0, len(r)], np.int64)) for r in rows])
+        groups = []
+        for some in _groups(texts, group):
+            prepared = self._core.pipeline.prepare(some, mode)
+            if self._needs_reference(prepared, name, True):  # one by one: only texts with such a byte go there
+                rows = [self.encode(text, special_tokens=special_tokens, engine=engine) for text in some]
+                groups += [pipeline.Rows(r, np.array([0, len(r)], np.int64)) for r in rows]
+                continue
+            if run is not None and len(prepared.buffer):
+                groups.append(pipeline.finish_rows(prepared, run(prepared.buffer)))
+            else:
+                groups.append(pipeline.finish_rows(prepared, self._run(name, prepared, engine == "auto")))
+        batch = _joined(groups)
+        return Batch(*self._frame.around_rows(batch.ids, batch.offsets)) if add_special_tokens else batch
+
     def _run(self, name: str, prepared: Prepared, or_host: bool) -> Encoded:
         """What the engine makes of a buffer; with `or_host`, the host engine where the device refuses."""
         if not len(prepared.buffer):
@@ -435,15 +449,15 @@ def _length(max_length: Any, there: int) -> int:
     return min(int(max_length), there)
 
 
-def _groups(texts: list[str]) -> Iterator[list[str]]:
-    """Runs of texts of about GROUP characters together."""
-    if sum(map(len, texts)) <= GROUP:
+def _groups(texts: list[str], most: int) -> Iterator[list[str]]:
+    """Runs of texts of about `most` characters together."""
+    if sum(map(len, texts)) <= most:
         if texts:
             yield texts
         return
     start = size = 0
     for k, text in enumerate(texts):
-        if size and size + len(text) > GROUP:
+        if size and size + len(text) > most:
             yield texts[start:k]
             start, size = k, 0
         size += len(text)
