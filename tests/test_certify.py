@@ -139,7 +139,7 @@ def test_a_cut_that_the_automata_do_not_certify_is_found(llama3):
 
 def test_unreachable_entries_are_those_of_the_reference(tmp_path):
     value = json.loads(families.tokenizer_json("gpt2", 3000))
-    vocab, merges = value["model"]["vocab"], value["model"]["merges"]
+    vocab = value["model"]["vocab"]
     vocab["qqzqq"] = len(vocab)  # made by no merge
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(value), encoding="utf-8")

@@ -24,6 +24,7 @@ from toktier.bpe.perfect_hash import hash_words
 from toktier.bpe.starts import starts
 from toktier.bpe.tables import WORD_BYTES
 from toktier.compact import append, positions, ranks
+from toktier.fence import fence
 from toktier.pretok.scan import BOUNDARY_BYTE as BOUNDARY
 from toktier.pretok.scan import ScanTables, marks
 from toktier.pretok.tables import START
@@ -141,10 +142,10 @@ def _look_up(t: LookupTables, data: Array, words: Array, code: Array, tiles: Til
         start = edges[:-1]
         # the last mark is the boundary at the end of the buffer, so every piece has a mark behind it
         valid = (k * tile + jnp.arange(tile) < count - 1) & (code[start] == START)
-        length = jnp.where(valid, edges[1:] - start, 0)
+        start, length, valid = fence(t.known, (start, jnp.where(valid, edges[1:] - start, 0), valid))
         short = valid & (length <= WORD_BYTES)
-        key = words_at(words, start, jnp.where(short, length, 0))
-        token, hit = find_piece(t.piece, key, length)
+        key = fence(t.known, words_at(words, start, jnp.where(short, length, 0)))
+        token, hit = find_piece(t, key, length)
         hit &= short
         missed = valid & ~hit
         slot = _claim_slot(t, key, claims)
@@ -184,7 +185,7 @@ def _sort_out(
         found, first, second, counts = carry
         start, length, valid = _block(misses, k, tile)
         short = valid & (length <= WORD_BYTES)
-        key = words_at(words, start, jnp.where(short, length, 0))
+        key = fence(t.known, words_at(words, start, jnp.where(short, length, 0)))
         claim = claims[_claim_slot(t, key, claims)]
         origin, claimed = claim >> _LENGTH_BITS, claim & ((1 << _LENGTH_BITS) - 1)
         same = short & (claimed == length) & (origin != start)

@@ -11,6 +11,7 @@ from jax import Array, lax
 from toktier.bands import band, padded
 from toktier.bpe import perfect_hash
 from toktier.bpe.tables import WORD_BYTES, BpeTables
+from toktier.fence import fence
 
 Table = Any  # a NumPy array until it is put on the device, a jax.Array from then on
 
@@ -53,6 +54,11 @@ class LookupTables(NamedTuple):
     min_left: Table
     min_right: Table
     orderly: Table
+
+    @property
+    def known(self) -> Array:
+        """A scalar that is always true, for `fence`: no seed gives a start word of 0."""
+        return self.pair.start != 0
 
 
 def lookup_tables(t: BpeTables) -> LookupTables:
@@ -102,9 +108,10 @@ def words_at(words: Array, start: Array, length: Array) -> tuple[Array, ...]:
     return tuple(out)
 
 
-def find_piece(table: HashTable, words: tuple[Array, ...], length: Array) -> tuple[Array, Array]:
+def find_piece(t: LookupTables, words: tuple[Array, ...], length: Array) -> tuple[Array, Array]:
     """Whole-piece look-up of pieces of 1 to 16 bytes: (int32 id, bool found)."""
-    row = table.row_of((*words, length.astype(jnp.uint32)))
+    table = t.piece
+    row = fence(t.known, table.row_of((*words, length.astype(jnp.uint32))))
     last = table.rows[row, 4]
     same = (last >> 20) == length.astype(jnp.uint32)
     for k in range(4):

@@ -17,6 +17,7 @@ from jax import Array, lax
 from toktier.bpe.lookup import LookupTables, pair_rank
 from toktier.bpe.starts import Starts
 from toktier.compact import ranks
+from toktier.fence import fence
 
 _SLOT_BITS = 7  # pieces of up to 128 bytes; a rank has 20 bits
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
@@ -93,19 +94,18 @@ def _write(state: Lanes, idle: Array, found: Array) -> Array:
 
 def _load(t, first: Starts, start, length, count, state: Lanes, idle: Array, taken: Array) -> tuple[Lanes, Array]:
     """The next pieces for the lanes that are done."""
-    before, wanted = ranks(idle)
+    before, wanted = fence(t.known, ranks(idle))
     index = taken + before
     fresh = idle & (index < count)
     index = jnp.where(fresh, index, 0)
     at = jnp.where(fresh, start[index], state.start)
     size = jnp.where(fresh, length[index], jnp.where(idle, 0, state.size))
-    # barriers: XLA's CPU fusion would otherwise repeat a lane's look-ups for each of its slots
-    fresh, at, size = lax.optimization_barrier((fresh, at, size))
+    fresh, at, size = fence(t.known, (fresh, at, size))
     slot = jnp.arange(state.tile.token.shape[0], dtype=jnp.int32)[:, None]
     inside = fresh & (slot < size)
     none = t.product.shape[0] - 1
     token, rank, alive = first.at(jnp.where(inside, at + slot, 0), inside, size - slot, none)
-    token, key, alive = lax.optimization_barrier((token, _key(t, rank, slot), alive))
+    token, key, alive = fence(t.known, (token, _key(t, rank, slot), alive))
     old = state.tile
     tile = Tile(
         jnp.where(fresh, token, old.token),

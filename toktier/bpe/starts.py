@@ -13,6 +13,7 @@ from jax import Array, lax
 
 from toktier.bpe.char_start import AFTER_ASCII, AFTER_MULTI, AT_HEAD, TOKEN_MASK
 from toktier.bpe.lookup import LookupTables, pair_rank
+from toktier.fence import fence
 
 _MARGIN = 8  # bytes read beyond a tile: a character before it, and behind it the next token's whole character
 _WIDTH_BITS = 2
@@ -30,9 +31,8 @@ class Starts(NamedTuple):
 
     def at(self, place: Array, inside: Array, left: Array, none: int) -> tuple[Array, Array, Array]:
         """token, rank and liveness of slots; `left` is how many bytes of the piece there are from each slot on."""
-        place = lax.optimization_barrier(place)
-        token, merge = lax.optimization_barrier((self.token[place], self.merge[place]))
-        token = jnp.where(inside, token, -1)
+        token = jnp.where(inside, self.token[place], -1)
+        merge = self.merge[place]
         alive = token >= 0
         goes_on = alive & ((merge & ((1 << _WIDTH_BITS) - 1)) + 1 < left)
         return token, jnp.where(goes_on, merge >> _WIDTH_BITS, none), alive
@@ -55,11 +55,10 @@ def starts(t: LookupTables, data: Array, head: Array, tile: int) -> Starts:
         return token, rank << _WIDTH_BITS
 
     def of_characters(byte, first):
-        # the barriers keep XLA from repeating the look-ups for every shifted reader
-        token, width = lax.optimization_barrier(_start_tokens(t, byte, first))
+        token, width = fence(t.known, _start_tokens(t, byte, first))
         live = token >= 0
         after = jnp.select([width == k for k in (1, 2, 3)], [_up(token, k) for k in (1, 2, 3)], _up(token, 4))
-        after = lax.optimization_barrier(after)
+        after = fence(t.known, after)
         rank = pair_rank(t, token, after, live & (after >= 0))
         return token[here], (rank << _WIDTH_BITS | (width - 1))[here]
 
@@ -82,14 +81,14 @@ def _start_tokens(t: LookupTables, byte: Array, head: Array) -> tuple[Array, Arr
     point = jnp.where(byte < 0xE0, two, jnp.where(byte < 0xF0, three, (byte & 7) << 18 | b1 << 12 | b2 << 6 | b3))
     lead = (byte >= 0xC2) & (byte < 0xF5)
     point = jnp.where(lead, jnp.minimum(point, 0x10FFFF), 0)
-    value = lax.optimization_barrier(t.char_start[t.char_block[point >> 8] * 256 + (point & 255)])
+    value = fence(t.known, t.char_start[t.char_block[point >> 8] * 256 + (point & 255)])
     flag = jnp.where(head, AT_HEAD, jnp.where(_down(byte, 1) < 0x80, AFTER_ASCII, AFTER_MULTI))
     long = jnp.where(byte < 0xE0, 2, jnp.where(byte < 0xF0, 3, 4))
     # a piece may begin inside a character (Falcon); then there is no such character to start from
     split = _up(head, 1) | (_up(head, 2) & (long >= 3)) | (_up(head, 3) & (long == 4))
     safe = lead & ((value & flag) != 0) & ~split
     width = jnp.where(safe, long, 1)
-    width = lax.optimization_barrier(width)
+    width = fence(t.known, width)
     dead = (_down(width, 1) > 1) | (_down(width, 2) > 2) | (_down(width, 3) > 3)
     return jnp.where(dead, -1, jnp.where(safe, value & TOKEN_MASK, t.byte_token[byte])), width
 

@@ -1,12 +1,19 @@
 """The host engine: a buffer in, ids and ends out, in NumPy and dictionaries.
 
-Made for short text: an append of 2,000 characters is some 400 pieces, nearly all seen before, so a call is one slice
-and one dictionary look-up a piece, and the joined values are the ids.  A piece not seen before is looked up as a whole
-in the device's tables; what is left is merged, a few pieces in plain Python, many at a time in NumPy.
+Made for short text, nearly all of which was seen before in one way or another.  Four dictionaries stand one behind the
+other, each asked only for what the one before does not know:
+
+    unit -> ids        a word with the space before it (units.py)
+    shape -> pieces    where the pre-tokenizer cuts a unit (shapes.py)
+    piece -> ids       looked up as a whole token, or merged
+    segment -> ids     parts of pieces between which nothing merges (segments.py)
+
+Long units and pre-tokenizers without units take the NumPy pre-tokenizer instead of the first two.
 """
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterable
 from typing import Protocol
@@ -15,16 +22,21 @@ import numpy as np
 
 from toktier.bpe.tables import BpeTables
 from toktier.encoded import Encoded
-from toktier.host.cache import ENTRIES, PieceCache
+from toktier.host.cache import ENTRIES, LONGEST_PIECE, PieceCache
 from toktier.host.rounds import RoundMerger
+from toktier.host.segments import Segmenter
+from toktier.host.shapes import Shapes
 from toktier.host.short import PieceMerger
+from toktier.host.units import split_units, unit_pattern
 from toktier.host.whole import NONE, find_whole
 from toktier.pretok.host_scan import piece_bounds
 from toktier.pretok.tables import PretokTables
 
 _SLAB = 1 << 17  # pieces held as Python objects at a time
 _MANY = 1 << 14  # pieces of one call for which a copy of the cache pays
-_FEW = 3072  # bytes of pieces to merge; from here on NumPy rounds beat plain Python
+_FEW = 16  # pieces for which one merge after the other beats one look-up of all as whole tokens
+_SINGLY = 1 << 13  # bytes of segments to merge; from here on NumPy rounds beat plain Python
+_WIDE = 64  # bytes of pieces with longer characters from which on segments pay
 
 
 class Tables(Protocol):
@@ -50,10 +62,14 @@ class HostEngine:
     def __init__(self, tables: Tables, cache_entries: int = ENTRIES):
         self.tables = tables
         self._pretok, self._bpe = tables.pretok, tables.bpe
-        self._length = np.ascontiguousarray(tables.bpe.token_length)
+        self._length = np.ascontiguousarray(tables.bpe.token_length, np.int64)
         self._single = PieceMerger(tables.bpe)
         self._rounds = RoundMerger(tables.bpe, self._single)
-        self.cache = PieceCache(cache_entries)
+        self._segmenter: Segmenter | None = None
+        self._whole_only = _whole_only(tables.bpe)
+        self._unit = unit_pattern(tables.pretok)
+        self._shapes = None if self._unit is None else Shapes(tables.pretok)
+        self.units, self.cache, self.segments = (PieceCache(cache_entries) for _ in range(3))
 
     def __reduce__(self):
         return HostEngine, (self.tables, self.cache.entries)
@@ -67,13 +83,19 @@ class HostEngine:
         Returns:
           Encoded(ids int32[k], ends int64[k]).
         """
-        data, raw = _both(buffer)
-        starts, ends = piece_bounds(self._pretok, raw)
-        packed = bytearray().join(
-            self._packed(data, starts[i : i + _SLAB], ends[i : i + _SLAB]) for i in range(0, len(starts), _SLAB)
-        )
+        if self._unit is None:
+            data, raw = _both(buffer)
+            starts, ends = piece_bounds(self._pretok, raw)
+            ids = np.frombuffer(self._packed(data, starts, ends), np.int32)
+            return Encoded(ids, self._token_ends(ids, starts, ends))
+        data = buffer if isinstance(buffer, bytes) else buffer.tobytes()
+        packed = bytearray().join(map(self._encode_units, split_units(self._unit, data)))
         ids = np.frombuffer(packed, np.int32)
-        return Encoded(ids, self._token_ends(ids, starts, ends))
+        token_ends = self._length.take(ids).cumsum()
+        if b"\xff" in data:
+            hole = np.flatnonzero(np.frombuffer(data, np.uint8) == 0xFF)
+            _skip(token_ends, hole - np.arange(len(hole)), np.arange(1, len(hole) + 1))
+        return Encoded(ids, token_ends)
 
     def piece_marks(self, buffer: np.ndarray | bytes) -> np.ndarray:
         """int64[p]: byte offset of every piece's start."""
@@ -91,44 +113,167 @@ class HostEngine:
             return [known.get(p) or found[p] for p in pieces]
         return list(map((known | found).__getitem__, pieces))
 
-    def _packed(self, data: bytes, starts: np.ndarray, ends: np.ndarray) -> bytes:
-        pieces = [data[i:j] for i, j in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return b"".join(self.encode_pieces(pieces))
+    def _packed(self, data: bytes, starts: np.ndarray, ends: np.ndarray) -> bytearray:
+        """The ids of pieces, packed and joined, some at a time."""
+
+        def slabs() -> Iterable[bytes]:
+            for at in range(0, len(starts), _SLAB):
+                bounds = zip(starts[at : at + _SLAB].tolist(), ends[at : at + _SLAB].tolist(), strict=True)
+                yield b"".join(self.encode_pieces([data[i:j] for i, j in bounds]))
+
+        return bytearray().join(slabs())
+
+    # ---- units ----
+
+    def _encode_units(self, units: list[bytes]) -> bytes:
+        """The ids of units and boundaries, packed and joined."""
+        known = self.units.young
+        try:
+            return b"".join(map(known.__getitem__, units))
+        except KeyError:
+            pass
+        found = self._units_apart(set(units).difference(known))
+        if len(units) < _MANY:
+            return b"".join([found[u] if u in found else known[u] for u in units])
+        return b"".join(map((known | found).__getitem__, units))
+
+    def _units_apart(self, units: set[bytes]) -> dict[bytes, bytes]:
+        """Ids of units that the young cache does not hold; they are in it afterwards, as far as it takes them."""
+        found = self.units.recall(units)
+        short: list[bytes] = []
+        long: list[bytes] = []
+        for unit in units:
+            if unit in found:
+                continue
+            if unit[0] == 0xFF:
+                found[unit] = b""
+            else:
+                (short if len(unit) <= LONGEST_PIECE else long).append(unit)
+        if short:
+            assert self._shapes is not None
+            pieces = self._shapes.pieces(short)
+            counts = map(len, pieces)
+            found.update(zip(short, self._grouped(list(itertools.chain.from_iterable(pieces)), counts), strict=True))
+        self.units.add(found)
+        if long:  # and not remembered
+            found = dict(found)
+            for group in _groups(long):
+                found.update(zip(group, self._long_units(group), strict=True))
+        return found
+
+    def _long_units(self, units: list[bytes]) -> Iterable[bytes]:
+        data = b"\xff".join(units)
+        starts, ends = piece_bounds(self._pretok, np.frombuffer(data, np.uint8))
+        if len(units) == 1:
+            return [bytes(self._packed(data, starts, ends))]
+        sizes = np.fromiter(map(len, units), np.int64, len(units))
+        counts = np.diff(np.searchsorted(starts, np.append(0, np.cumsum(sizes + 1)))).tolist()
+        return self._grouped([data[i:j] for i, j in zip(starts.tolist(), ends.tolist(), strict=True)], counts)
+
+    def _grouped(self, pieces: list[bytes], counts: Iterable[int]) -> list[bytes]:
+        """The ids of runs of so many pieces each."""
+        packed = iter(self.encode_pieces(pieces))
+        return [next(packed) if n == 1 else b"".join(itertools.islice(packed, n)) for n in counts]
+
+    # ---- pieces ----
 
     def _work_out(self, pieces: Iterable[bytes]) -> dict[bytes, bytes]:
         """Ids of pieces that the young cache does not hold; they are in it afterwards, as far as it takes them."""
         pieces = list(pieces)
-        recalled = self.cache.recall(pieces)
-        if recalled:
-            pieces = [p for p in pieces if p not in recalled]
-        whole = find_whole(self._bpe, pieces)
-        packed = whole.tobytes()
-        found = dict(zip(pieces, [packed[i : i + 4] for i in range(0, len(packed), 4)], strict=True))
-        rest = [pieces[k] for k in np.flatnonzero(whole == NONE).tolist()]
+        found = self.cache.recall(pieces)
+        if found:
+            pieces = [p for p in pieces if p not in found]
+        if len(pieces) <= _FEW and sum(map(len, pieces)) <= _FEW * 16:
+            # all but these are what their merges give, whole tokens too
+            whole_only = self._whole_only
+            rest = pieces
+            if whole_only:
+                for p in pieces:
+                    if p in whole_only:
+                        found[p] = whole_only[p]
+                rest = [p for p in pieces if p not in whole_only]
+        else:
+            whole = find_whole(self._bpe, pieces)
+            packed = whole.tobytes()
+            found.update(zip(pieces, [packed[i : i + 4] for i in range(0, len(packed), 4)], strict=True))
+            rest = [pieces[k] for k in np.flatnonzero(whole == NONE).tolist()]
         found.update(zip(rest, self._merged(rest), strict=True))
-        found.update(recalled)
         self.cache.add(found)
         return found
 
     def _merged(self, pieces: list[bytes]) -> Iterable[bytes]:
-        if sum(map(len, pieces)) <= _FEW:
-            return [array("i", self._single.encode(p)).tobytes() for p in pieces]
+        """What merges make of pieces."""
+        plain = [p for p in pieces if p.isascii()]
+        if len(plain) == len(pieces) or sum(map(len, pieces)) - sum(map(len, plain)) < _WIDE:
+            return self._merged_apart(pieces)
+        segments, counts = self._segments_of(pieces)
+        known = self.segments.young
+        missing = set(segments).difference(known)
+        found = self.segments.recall(missing)
+        rest = [s for s in missing if s not in found]
+        found.update(zip(rest, self._merged_apart(rest), strict=True))
+        self.segments.add(found)
+        if len(segments) < _MANY:
+            packed = iter([found[s] if s in found else known[s] for s in segments])
+        else:
+            packed = map((known | found).__getitem__, segments)
+        return [next(packed) if n == 1 else b"".join(itertools.islice(packed, n)) for n in counts]
+
+    def _merged_apart(self, pieces: list[bytes]) -> Iterable[bytes]:
+        if sum(map(len, pieces)) <= _SINGLY:
+            encode = self._single.encode
+            return [array("i", encode(p)).tobytes() for p in pieces]
         return [ids.tobytes() for ids in self._rounds.encode(pieces)]
+
+    def _segments_of(self, pieces: list[bytes]) -> tuple[list[bytes], list[int]]:
+        if self._segmenter is None:
+            self._segmenter = Segmenter(self._bpe)
+        return self._segmenter.split(pieces)
 
     def _token_ends(self, ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Byte end of each token: the running sum of lengths, plus what lies in no piece before it."""
-        token_ends = np.cumsum(self._length[ids], dtype=np.int64)
-        if not len(starts):
-            return token_ends
-        outside = starts.astype(np.int64)
-        outside[1:] -= ends[:-1]  # bytes in front of each piece that are in none
-        gap = np.flatnonzero(outside)
-        if len(gap):
-            skipped = np.cumsum(outside[gap])
-            covered = starts[gap] - skipped  # bytes of pieces in front of each gap
-            before = np.searchsorted(covered, token_ends)  # gaps in front of each token: those with covered < its end
-            token_ends += np.append(0, skipped)[before]
+        token_ends = self._length.take(ids).cumsum()
+        if len(starts):
+            outside = starts.astype(np.int64)
+            outside[1:] -= ends[:-1]  # bytes in front of each piece that are in none
+            gap = np.flatnonzero(outside)
+            if len(gap):
+                skipped = np.cumsum(outside[gap])
+                _skip(token_ends, starts[gap] - skipped, skipped)
         return token_ends
+
+
+def _skip(token_ends: np.ndarray, covered: np.ndarray, skipped: np.ndarray) -> None:
+    """Move ends, in place, behind the gaps in front of them.
+
+    Args:
+      token_ends: running sum of the tokens' lengths.
+      covered: bytes of tokens in front of each gap; skipped: bytes of all gaps up to this one.
+    """
+    before = np.searchsorted(covered, token_ends)  # gaps in front of each token: those with covered < its end
+    token_ends += np.append(0, skipped)[before]
+
+
+def _whole_only(tables: BpeTables) -> dict[bytes, bytes]:
+    """Tokens that a whole piece is although no merges lead to them."""
+    made = np.zeros(tables.n_ids, bool)
+    made[tables.product] = True
+    made[tables.byte_token[tables.byte_token >= 0]] = True
+    at, blob = tables.token_offsets, tables.token_blob
+    return {
+        blob[at[t] : at[t + 1]].tobytes(): array("i", [t]).tobytes()
+        for t in np.flatnonzero(tables.whole & ~made).tolist()
+    }
+
+
+def _groups(units: list[bytes]) -> Iterable[list[bytes]]:
+    """Units to be worked on together; a huge one alone."""
+    rest = [u for u in units if len(u) < _SLAB]
+    if rest:
+        yield rest
+    for unit in units:
+        if len(unit) >= _SLAB:
+            yield [unit]
 
 
 def _both(buffer: np.ndarray | bytes) -> tuple[bytes, np.ndarray]:
