@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -66,3 +66,10 @@ class Batch:
         out = np.full((len(self), width), value, np.int32)
         out[np.arange(width) < lengths[:, None]] = self.ids
         return out
+
+
+def stacked_offsets(offsets: Sequence[np.ndarray]) -> np.ndarray:
+    """int64[n + 1]: the row offsets of several batches laid one after another, each int64[n_k + 1] from 0."""
+    starts = np.cumsum([0, *(int(o[-1]) for o in offsets)], dtype=np.int64)
+    moved = (o[1:] + start for o, start in zip(offsets, starts, strict=False))
+    return np.concatenate([np.zeros(1, np.int64), *moved], dtype=np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from toktier import pipeline, routing
 from toktier.added import NO_LITERALS, Mode
-from toktier.batch import Batch
+from toktier.batch import Batch, stacked_offsets
 from toktier.core import Core, shared
 from toktier.decode import StreamDecoder
 from toktier.encoded import Encoded
@@ -467,7 +467,5 @@ def _groups(texts: list[str], most: int) -> Iterator[list[str]]:
 def _joined(groups: list[pipeline.Rows]) -> Batch:
     if len(groups) == 1:
         return Batch(*groups[0])
-    sizes = np.cumsum([0, *(len(g.ids) for g in groups)], dtype=np.int64)
     ids = np.concatenate([np.zeros(0, np.int32), *(g.ids for g in groups)])
-    offsets = [np.zeros(1, np.int64), *(g.offsets[1:] + at for g, at in zip(groups, sizes, strict=False))]
-    return Batch(ids, np.concatenate(offsets))
+    return Batch(ids, stacked_offsets([g.offsets for g in groups]))
