@@ -268,6 +268,7 @@ def _encoded(ours: toktier.Tokenizer, texts: list[str]) -> list[list[int]]:
     return [ours.encode(t).tolist() for t in texts]
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX warns where a test before this one has loaded it
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_worker_processes(qwen: toktier.Tokenizer, method: str) -> None:
     """A tokenizer in use goes to workers of either kind; they give the same ids and leave the device alone."""
