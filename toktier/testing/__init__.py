@@ -1,0 +1,1 @@
+"""What shows that the checks themselves work: faults planted on purpose."""
