@@ -38,7 +38,8 @@ class Batch(NamedTuple):
       texts: the texts.
       encoded, split: which of them are compared at the level of ids, and the buffers of those and of all for pieces.
       ids, offsets: the reference's ids of the texts in `encoded`, flat, and where each begins.
-      starts: int64, the reference's piece starts of all texts, in bytes of the normalized texts with one byte between.
+      starts: int64, the reference's piece starts of all texts, in bytes of the normalized texts with one byte between;
+        a piece that begins inside a character is told where its character begins, so that a place may come twice.
       begins: int64, where each normalized text begins in that.
     """
 
@@ -104,13 +105,13 @@ def first_difference(core: Core, engine: Engine, asked: Batch) -> Difference | N
 
 
 def engine_starts(engine: Engine, split: Prepared) -> np.ndarray:
-    """int64: where an engine's pieces begin, as `Batch.starts`; one inside a character begins where that does."""
+    """int64: where an engine's pieces begin, as `Batch.starts`."""
     if not len(split.buffer):
         return np.zeros(0, np.int64)
     marks = np.asarray(engine.piece_marks(split.buffer), np.int64)
     for _ in range(3):
         marks = marks - (split.buffer[marks] & 0xC0 == 0x80)
-    return np.unique(marks - np.searchsorted(split.spaces, marks, side="left"))
+    return np.sort(marks - np.searchsorted(split.spaces, marks, side="left"))
 
 
 def true_ends(core: Core, prepared: Prepared, ids: np.ndarray) -> np.ndarray | None:
@@ -144,11 +145,25 @@ def _begins(split: Prepared, count: int) -> np.ndarray:
 
 def _reference_starts(core: Core, texts: list[str], split: Prepared, begins: np.ndarray) -> np.ndarray:
     if core.spec.reference == "tokenizers":
-        starts = [core.reference.piece_starts(text) for text in texts]
+        starts = [_piece_starts(core, text) for text in texts]
     else:
         starts = _tiktoken_starts(core, texts, split, begins)
     parts = [np.asarray(s, np.int64) + b for s, b in zip(starts, begins, strict=True)]
     return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _piece_starts(core: Core, text: str) -> np.ndarray:
+    """Where pieces begin in the normalized text, in bytes; as often as pieces begin within one character."""
+    normalized = core.reference.normalize(text)
+    starts = [start for start, _ in core.reference.pieces(normalized)]
+    return _byte_offsets(normalized)[np.array(starts, np.int64)]
+
+
+def _byte_offsets(text: str) -> np.ndarray:
+    """int64[n + 1]: the byte offset of each character in the UTF-8, and of the end."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    width = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(width)])
 
 
 def _tiktoken_starts(core: Core, texts: list[str], split: Prepared, begins: np.ndarray) -> list[np.ndarray]:
@@ -158,7 +173,7 @@ def _tiktoken_starts(core: Core, texts: list[str], split: Prepared, begins: np.n
     marks = engine_starts(core.host, split)
     guesses, byte_of = [], []
     for i, text in enumerate(texts):
-        width = np.cumsum([0, *(len(c.encode()) for c in text)])
+        width = _byte_offsets(text)
         stop = begins[i + 1] if i + 1 < len(texts) else np.iinfo(np.int64).max
         own = marks[np.searchsorted(marks, begins[i]) : np.searchsorted(marks, stop)] - begins[i]
         at = [*np.searchsorted(width, own).tolist(), len(text)]

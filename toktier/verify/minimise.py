@@ -20,8 +20,8 @@ def minimise(text: str, fails: Callable[[str], bool], most: int = _MOST) -> str:
         asked += 1
         return fails(candidate)
 
-    size = len(text) // 2
-    while size and asked < most:
+    size = len(text)
+    while (size := min(size, len(text) // 2)) and asked < most:
         at, shrunk = 0, False
         while at < len(text) and asked < most:
             shorter = text[:at] + text[at + size :]
@@ -31,5 +31,4 @@ def minimise(text: str, fails: Callable[[str], bool], most: int = _MOST) -> str:
                 at += size
         if not shrunk:
             size //= 2
-        size = min(size, len(text) - 1)
     return text
