@@ -3,7 +3,7 @@
 Made for short text, nearly all of which was seen before in one way or another.  Four dictionaries stand one behind the
 other, each asked only for what the one before does not know:
 
-    unit -> ids        a word with the space before it (units.py)
+    unit -> ids        a word with what is in front of it (units.py)
     shape -> pieces    where the pre-tokenizer cuts a unit (shapes.py)
     piece -> ids       looked up as a whole token, or merged
     segment -> ids     parts of pieces between which nothing merges (segments.py)
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +34,7 @@ from toktier.pretok.tables import PretokTables
 
 _SLAB = 1 << 17  # pieces held as Python objects at a time
 _MANY = 1 << 14  # pieces of one call for which a copy of the cache pays
+_LONG = LONGEST_PIECE  # bytes of a unit too long to be remembered
 _FEW = 16  # pieces for which one merge after the other beats one look-up of all as whole tokens
 _SINGLY = 1 << 13  # bytes of segments to merge; from here on NumPy rounds beat plain Python
 _WIDE = 64  # bytes of pieces with longer characters from which on segments pay
@@ -68,7 +69,8 @@ class HostEngine:
         self._segmenter: Segmenter | None = None
         self._whole_only = _whole_only(tables.bpe)
         self._unit = unit_pattern(tables.pretok)
-        self._shapes = None if self._unit is None else Shapes(tables.pretok)
+        if self._unit is not None:
+            self._shapes = Shapes(tables.pretok)
         self.units, self.cache, self.segments = (PieceCache(cache_entries) for _ in range(3))
 
     def __reduce__(self):
@@ -128,14 +130,16 @@ class HostEngine:
     def _encode_units(self, units: list[bytes]) -> bytes:
         """The ids of units and boundaries, packed and joined."""
         known = self.units.young
-        try:
-            return b"".join(map(known.__getitem__, units))
-        except KeyError:
-            pass
-        found = self._units_apart(set(units).difference(known))
         if len(units) < _MANY:
-            return b"".join([found[u] if u in found else known[u] for u in units])
-        return b"".join(map((known | found).__getitem__, units))
+            packed = list(map(known.get, units))
+            if None not in packed:
+                return b"".join(packed)  # type: ignore[arg-type]
+            found = self._units_apart({u for u, ids in zip(units, packed, strict=True) if ids is None})
+            return b"".join([found[u] if ids is None else ids for u, ids in zip(units, packed, strict=True)])
+        missing = set(units).difference(known)
+        if missing:
+            known = known | self._units_apart(missing)
+        return b"".join(map(known.__getitem__, units))
 
     def _units_apart(self, units: set[bytes]) -> dict[bytes, bytes]:
         """Ids of units that the young cache does not hold; they are in it afterwards, as far as it takes them."""
@@ -148,12 +152,11 @@ class HostEngine:
             if unit[0] == 0xFF:
                 found[unit] = b""
             else:
-                (short if len(unit) <= LONGEST_PIECE else long).append(unit)
+                (short if len(unit) <= _LONG else long).append(unit)
         if short:
-            assert self._shapes is not None
             pieces = self._shapes.pieces(short)
-            counts = map(len, pieces)
-            found.update(zip(short, self._grouped(list(itertools.chain.from_iterable(pieces)), counts), strict=True))
+            packed = self.encode_pieces(list(itertools.chain.from_iterable(pieces)))
+            found.update(zip(short, _grouped(packed, pieces), strict=True))
         self.units.add(found)
         if long:  # and not remembered
             found = dict(found)
@@ -168,12 +171,8 @@ class HostEngine:
             return [bytes(self._packed(data, starts, ends))]
         sizes = np.fromiter(map(len, units), np.int64, len(units))
         counts = np.diff(np.searchsorted(starts, np.append(0, np.cumsum(sizes + 1)))).tolist()
-        return self._grouped([data[i:j] for i, j in zip(starts.tolist(), ends.tolist(), strict=True)], counts)
-
-    def _grouped(self, pieces: list[bytes], counts: Iterable[int]) -> list[bytes]:
-        """The ids of runs of so many pieces each."""
-        packed = iter(self.encode_pieces(pieces))
-        return [next(packed) if n == 1 else b"".join(itertools.islice(packed, n)) for n in counts]
+        pieces = [data[i:j] for i, j in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return _grouped(self.encode_pieces(pieces), map(range, counts))
 
     # ---- pieces ----
 
@@ -214,10 +213,10 @@ class HostEngine:
         found.update(zip(rest, self._merged_apart(rest), strict=True))
         self.segments.add(found)
         if len(segments) < _MANY:
-            packed = iter([found[s] if s in found else known[s] for s in segments])
+            packed = [found[s] if s in found else known[s] for s in segments]
         else:
-            packed = map((known | found).__getitem__, segments)
-        return [next(packed) if n == 1 else b"".join(itertools.islice(packed, n)) for n in counts]
+            packed = list(map((known | found).__getitem__, segments))
+        return _grouped(packed, map(range, counts))
 
     def _merged_apart(self, pieces: list[bytes]) -> Iterable[bytes]:
         if sum(map(len, pieces)) <= _SINGLY:
@@ -264,6 +263,12 @@ def _whole_only(tables: BpeTables) -> dict[bytes, bytes]:
         blob[at[t] : at[t + 1]].tobytes(): array("i", [t]).tobytes()
         for t in np.flatnonzero(tables.whole & ~made).tolist()
     }
+
+
+def _grouped(packed: list[bytes], groups: Iterable[Sized]) -> list[bytes]:
+    """The ids of each group, joined: the first takes as many of `packed` as it has members, and so on."""
+    rest = iter(packed)
+    return [next(rest) if (n := len(g)) == 1 else b"".join(itertools.islice(rest, n)) for g in groups]
 
 
 def _groups(units: list[bytes]) -> Iterable[list[bytes]]:
