@@ -143,8 +143,9 @@ class Core:
             raise EngineError(f"engine='device' needs JAX, which cannot be imported ({e}); use engine='host'") from e
         try:
             return DeviceEngine(self.tables)
-        except RuntimeError as e:
-            raise EngineError(f"engine='device' finds no device that JAX can use ({e}); use engine='host'") from e
+        except (RuntimeError, AssertionError) as e:  # JAX asserts where JAX_PLATFORMS names only what is not there
+            why = str(e) or "is JAX_PLATFORMS right?"
+            raise EngineError(f"engine='device' finds no device that JAX can use ({why}); use engine='host'") from e
 
     @property
     def decoder(self) -> Decoder:

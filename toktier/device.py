@@ -32,9 +32,11 @@ _MAX_BYTES = _UNDIVIDED[-1] - 1
 def tiles_for(capacity: int, backend: str) -> program.Tiles:
     """Elements a step of each stage.  On the CPU small enough for the cache, on a GPU few steps."""
     if backend == "cpu":
-        return program.Tiles(min(capacity, 16384), 4096, 4096, 16384, (256, 256, 128, 64))
+        wide = min(capacity, 1 << 14)
+        # a large capacity is only used for one long piece after another, a small one for the odd long word
+        return program.Tiles(wide, 4096, 4096, wide, 1024 if capacity <= 1 << 18 else wide, (256, 256, 128, 64))
     wide = capacity // 4
-    return program.Tiles(wide, wide, wide, wide, (wide // 4, wide // 8, wide // 16, wide // 32))
+    return program.Tiles(wide, wide, wide, wide, wide, (wide // 4, wide // 8, wide // 16, wide // 32))
 
 
 @functools.partial(jax.jit, static_argnames=("tiles", "joined"))

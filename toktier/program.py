@@ -46,6 +46,7 @@ class Tiles(NamedTuple):
     pieces: int
     misses: int
     copies: int
+    starts: int
     flat: int
     merges: tuple[int, ...]  # lanes of each length class, multiples of 32
 
@@ -72,12 +73,12 @@ def encode(t: DeviceTables, data: Array, tiles: Tiles) -> tuple[Array, Array, Ar
     words = aligned_words(data)
     found, misses, claims = _look_up(t.bpe, data, words, code, tiles)
     found, classes, long, copies = _sort_out(t.bpe, words, found, misses, claims, tiles)
-    first = starts(t.bpe, data, code == START, tiles.flat)
+    first = starts(t.bpe, data, code == START, tiles.starts)
     for slots, lanes, pieces in zip(_LENGTH_CLASSES, tiles.merges, classes, strict=True):
         found = merge_pieces(t.bpe, first, pieces.start, pieces.length, pieces.number, found, slots, lanes)
     found = lax.cond(
         long.number > 0,
-        lambda f: merge_long(t.bpe, first, long.start, long.length, long.number, f, tiles.flat),
+        lambda f: merge_long(t.bpe, data, first, long.start, long.length, long.number, f, tiles.flat, tiles.starts),
         lambda f: f,
         found,
     )

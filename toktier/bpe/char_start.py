@@ -36,7 +36,7 @@ def character_starts(
     """
     rank_of = {(int(a), int(b)): r for r, (a, b) in enumerate(pairs)}
     lengths = np.diff(offsets)
-    first, last = _edge_bytes(blob, offsets)
+    first, last = edge_bytes(blob, offsets)
     n = len(lengths)
     left, right = pairs[:, 0], pairs[:, 1]
     rank = np.arange(len(pairs))
@@ -76,7 +76,7 @@ def character_starts(
     return block, np.concatenate([np.zeros((1, 256), np.int32), rows[used]]).reshape(-1)
 
 
-def _edge_bytes(blob: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def edge_bytes(blob: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """First and last byte of every token (0xFF, which no text holds, for a gap)."""
     full = np.diff(offsets) > 0
     first, last = np.full(len(full), 0xFF, np.uint8), np.full(len(full), 0xFF, np.uint8)

@@ -39,7 +39,7 @@ class LookupTables(NamedTuple):
 
     piece, chain, pair: see BpeTables; product: int32[R + 1], token made by each rank (R: no merge); length:
     int32[n_ids]; byte_token: int32[256]; byte_pair_rank: int32[65536]; char_block: int32[0x1100]; char_start:
-    int32[blocks * 256]; min_left, min_right: int32[n_ids]; orderly: bool[R + 1].
+    int32[blocks * 256]; left_reach, right_reach: see BpeTables; orderly: bool[R + 1].
     """
 
     piece: HashTable
@@ -51,8 +51,8 @@ class LookupTables(NamedTuple):
     byte_pair_rank: Table
     char_block: Table
     char_start: Table
-    min_left: Table
-    min_right: Table
+    left_reach: HashTable
+    right_reach: HashTable
     orderly: Table
 
     @property
@@ -82,8 +82,8 @@ def lookup_tables(t: BpeTables) -> LookupTables:
         rank(t.byte_pair_rank),
         t.char_block.astype(np.int32),
         padded(t.char_start.astype(np.int32), 0, blocks * 256),
-        padded(rank(t.min_left), none, ids),
-        padded(rank(t.min_right), none, ids),
+        table(t.left_reach_hash, t.left_reach_rows),
+        table(t.right_reach_hash, t.right_reach_rows),
         padded(t.orderly.astype(bool), False, ranks),
     )
 
@@ -159,3 +159,14 @@ def pair_rank(t: LookupTables, left: Array, right: Array, ask: Array) -> Array:
     low, high = t.pair.rows[row, 0], t.pair.rows[row, 1]
     same = (low == (left | (right & 0xFFF) << 20)) & ((high & 0xFF) == right >> 12)
     return jnp.where(ask & same, (high >> 8).astype(jnp.int32), none)
+
+
+def reach(t: LookupTables, table: HashTable, token: Array, byte: Array) -> Array:
+    """int32: lowest rank of a merge that takes the token together with something beyond that begins at `byte`.
+
+    `table` is t.left_reach (the token is on the left) or t.right_reach; R where no merge does, which is always so for
+    the byte 0xFF.
+    """
+    key = token.astype(jnp.uint32) | byte.astype(jnp.uint32) << 20
+    row = fence(t.known, table.row_of((key,)))
+    return jnp.where(table.rows[row, 0] == key, table.rows[row, 1].astype(jnp.int32), t.product.shape[0] - 1)

@@ -6,8 +6,8 @@ makes every merge that is certain to happen whatever the rest does (docs/merges.
 * the lowest rank of the piece, at all its leftmost non-overlapping occurrences if the rank is *orderly* (every merge
   that uses its product ranks above it), else at its first occurrence and nothing else in that piece;
 * a strict local minimum of an orderly rank r whose two tokens no merge of rank below r can reach: a token is out of
-  reach if no merge of such a rank has it on that side at all, or if its neighbour cannot change before r either, which
-  is looked up a few tokens far.
+  reach if no merge of such a rank joins it on that side with anything that has the byte that stands there, or if its
+  neighbour cannot change before r either, which is looked up a few tokens far.
 
 Pieces stand one behind the other with a separator (-1) in front of each and behind the last.  Work follows the number
 of tokens left, not the capacity: every pass runs over fixed tiles as often as there are tokens.
@@ -20,40 +20,55 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from toktier.bpe.lookup import LookupTables, pair_rank
+from toktier.bpe.lookup import LookupTables, pair_rank, reach
 from toktier.bpe.starts import Starts
 from toktier.compact import append, positions, ranks
+from toktier.fence import fence
 
 _REACH = 3  # how many neighbours a certificate may lean on
 _HALO = 8  # tokens read beyond a tile on either side
 _UNKNOWN = -1  # rank not looked up since a neighbour changed
 _SEPARATOR = -1
-_EMPTY = (_SEPARATOR, _UNKNOWN, 0, 0)  # Flat's values where no token stands
+_NOTHING = 0xFF
+_EMPTY = (_SEPARATOR, _UNKNOWN, 0, 0, _NOTHING)  # Flat's values where no token stands
 
 
 class Flat(NamedTuple):
-    """Token, rank with the next token, byte position and piece number of every element, `_HALO` separators in front."""
+    """Token, rank with the next token, byte position, and piece of every element; `_HALO` separators in front.
+
+    `edge` is the byte before the token << 8 | its first byte; 0xFF is the beginning of a piece and a separator.
+    """
 
     token: Array
     rank: Array
     place: Array
     piece: Array
+    edge: Array
 
 
 def merge_long(
-    t: LookupTables, first: Starts, start: Array, length: Array, count: Array, found: Array, tile: int
+    t: LookupTables,
+    data: Array,
+    first: Starts,
+    start: Array,
+    length: Array,
+    count: Array,
+    found: Array,
+    tile: int,
+    wide: int,
 ) -> Array:
     """BPE of long pieces.
 
     Args:
-      first: start tokens of the buffer; start, length: int32[k] of the pieces, of which the first `count` are valid.
+      data: uint8[N]; first: its start tokens.
+      start, length: int32[k] of the pieces, of which the first `count` are valid.
       found: int32[N], id + 1 at the first byte of every token known so far.
-      tile: elements a step.
+      tile: elements a step of the rounds; wide: bytes a step of collecting the pieces (divides N).
 
     Returns:
       `found` with the tokens of these pieces.
     """
-    flat, total = _flatten(first.token, start, length, count, tile)
+    flat, total = _flatten(data, first.token, start, length, count, wide)
 
     def unfinished(carry):
         return carry[3]
@@ -79,10 +94,11 @@ def merge_long(
     return lax.fori_loop(0, -(-total // tile), write, found)
 
 
-def _flatten(tokens: Array, start: Array, length: Array, count: Array, tile: int) -> tuple[Flat, Array]:
+def _flatten(data: Array, tokens: Array, start: Array, length: Array, count: Array, tile: int) -> tuple[Flat, Array]:
     """The pieces' start tokens one behind the other, and how many elements there are."""
     n = tokens.shape[0]
     valid = jnp.arange(start.shape[0]) < count
+    wider = jnp.pad(data, (1, 0))
     heads = jnp.zeros(n, jnp.int8).at[jnp.where(valid, start, n)].set(1, mode="drop")
     tails = jnp.zeros(n, jnp.int8).at[jnp.where(valid, start + length, n)].set(1, mode="drop")
     block = tile + tile // 32  # separators come on top of the tokens: at most one in 129 bytes
@@ -92,6 +108,7 @@ def _flatten(tokens: Array, start: Array, length: Array, count: Array, tile: int
     def step(k, carry):
         flat, total, piece, depth = carry
         token, head, tail = (lax.dynamic_slice(x, (k * tile,), (tile,)) for x in (tokens, heads, tails))
+        byte = lax.dynamic_slice(wider, (k * tile,), (tile + 1,)).astype(jnp.int32)
 
         def gather(flat, total, piece):
             inside = depth + lax.associative_scan(jnp.add, head.astype(jnp.int32) - tail) > 0
@@ -101,7 +118,8 @@ def _flatten(tokens: Array, start: Array, length: Array, count: Array, tile: int
             # separators stand between the pieces, so a token moves on by the heads up to its own
             at = jnp.where(alive, tokens_before + heads_before + first, block)
             place = k * tile + jnp.arange(tile, dtype=jnp.int32)
-            values = Flat(token, jnp.full(tile, _UNKNOWN, jnp.int32), place, piece + heads_before + first)
+            edge = jnp.where(first, _NOTHING, byte[:-1]) << 8 | byte[1:]
+            values = Flat(token, jnp.full(tile, _UNKNOWN, jnp.int32), place, piece + heads_before + first, edge)
             flat = Flat(
                 *(
                     append(x, _HALO + total, jnp.full(block, fill, jnp.int32).at[at].set(y, mode="drop"))
@@ -170,7 +188,7 @@ def _merge(t: LookupTables, flat: Flat, spare: Flat, total: Array, lowest: Array
         out, kept, chain, picked_before = carry
         window = Flat(*(lax.dynamic_slice(x, (k * tile,), (tile + 2 * _HALO,)) for x in flat))
         at = k * tile - _HALO + jnp.arange(tile + 2 * _HALO, dtype=jnp.int32)
-        pick, chain = _picks(t, window, at, lowest, strict, first, chain, tile)
+        pick, chain = fence(t.known, _picks(t, window, at, lowest, strict, first, chain, tile))
         here = slice(_HALO, _HALO + tile)
         mine, following = pick[here], pick[_HALO + 1 : _HALO + tile + 1]
         before = jnp.concatenate([picked_before[None], mine[:-1]])
@@ -180,7 +198,7 @@ def _merge(t: LookupTables, flat: Flat, spare: Flat, total: Array, lowest: Array
         token = jnp.where(mine, t.product[rank], window.token[here])
         rank = jnp.where(mine | following, _UNKNOWN, rank)
         index, count = positions(stays)
-        block = Flat(token, rank, window.place[here], window.piece[here])
+        block = Flat(token, rank, window.place[here], window.piece[here], window.edge[here])
         out = Flat(*(append(x, _HALO + kept, y[index]) for x, y in zip(out, block, strict=True)))
         return out, kept + count, chain, mine[-1]
 
@@ -203,7 +221,7 @@ def _picks(t, w: Flat, at: Array, lowest, strict, first, chain: Array, tile: int
     before = jnp.concatenate([jnp.full(1, none, jnp.int32), rank[:-1]])
     behind = jnp.concatenate([rank[1:], jnp.full(1, none, jnp.int32)])
     merges = rank < none
-    low = lowest[w.piece]
+    low, one_at_a_time, orderly = fence(t.known, (lowest[w.piece], strict[w.piece], t.orderly[rank]))
     # equal neighbouring ranks are a run of one token; of its pairs every other one goes, from the left
     new_run = rank != before
     begin = jnp.where(new_run & (at >= 0), at, 0)
@@ -211,9 +229,8 @@ def _picks(t, w: Flat, at: Array, lowest, strict, first, chain: Array, tile: int
     run = jnp.concatenate([begin[:_HALO], lax.associative_scan(jnp.maximum, inherited)])
     is_low = merges & (rank == low)
     even = ((at - run) & 1) == 0
-    one_at_a_time = strict[w.piece]
     certain = is_low & jnp.where(one_at_a_time, at == first[w.piece], even)
-    local = merges & t.orderly[rank] & (rank < before) & (rank < behind) & ~one_at_a_time
+    local = merges & orderly & (rank < before) & (rank < behind) & ~one_at_a_time
     safe = local & _unreachable_from_left(t, w, rank) & _unreachable_from_right(t, w, rank)
     return certain | safe, run[_HALO + tile - 1]
 
@@ -228,7 +245,8 @@ def _shift(x: Array, by: int, fill) -> Array:
 
 def _unreachable_from_left(t: LookupTables, w: Flat, rank: Array) -> Array:
     """No merge of rank below r can take the left token of the pair: see the module's second rule."""
-    swallow = jnp.where(w.token >= 0, t.min_right[w.token], t.product.shape[0])
+    swallow = fence(t.known, reach(t, t.right_reach, jnp.maximum(w.token, 0), w.edge >> 8))
+    swallow = jnp.where(w.token >= 0, swallow, t.product.shape[0])
     safe, open_ = jnp.zeros(rank.shape, bool), jnp.ones(rank.shape, bool)
     for k in range(_REACH):
         safe |= open_ & (_shift(swallow, -k, 0) > rank)
@@ -239,7 +257,9 @@ def _unreachable_from_left(t: LookupTables, w: Flat, rank: Array) -> Array:
 
 def _unreachable_from_right(t: LookupTables, w: Flat, rank: Array) -> Array:
     """Mirror image; an equal rank to the right may stay, since the leftmost of equals goes first."""
-    swallow = jnp.where(w.token >= 0, t.min_left[w.token], t.product.shape[0])
+    behind = _shift(w.edge & 0xFF, 1, _NOTHING)
+    swallow = fence(t.known, reach(t, t.left_reach, jnp.maximum(w.token, 0), behind))
+    swallow = jnp.where(w.token >= 0, swallow, t.product.shape[0])
     safe, open_ = jnp.zeros(rank.shape, bool), jnp.ones(rank.shape, bool)
     for k in range(_REACH):
         safe |= open_ & (_shift(swallow, k + 1, 0) >= rank)

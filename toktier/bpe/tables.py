@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from toktier.bpe import perfect_hash
-from toktier.bpe.char_start import character_starts
+from toktier.bpe.char_start import character_starts, edge_bytes
 from toktier.bpe.effective import effective_merges
 from toktier.bpe.perfect_hash import PerfectHash
 from toktier.spec import Spec
 
 WORD_BYTES = 16  # a piece of up to this many bytes is one key: four words and its length
 NONE = -1
-VERSION = 2  # of the layout; part of the cache key
+VERSION = 4  # of the layout; part of the cache key
 # Vocabularies of up to 222,000 tokens get tables of one shape, and so share one compiled program.
 LEAST_SLOT_BITS = 18
 LEAST_CHAIN_BITS = 15
@@ -31,6 +31,8 @@ class BpeTables:
       whole: bool[n_ids], a whole piece with this token's bytes is this token.
       token_length: int32[n_ids] in bytes; token_blob, token_offsets: the bytes themselves.
       min_left, min_right: int32[n_ids], lowest rank of a merge with the token on its left / right side (R if none).
+      left_reach_hash, left_reach_rows: uint32[slots, 2]: token | byte << 20, and the lowest rank of a merge (token, y)
+        where y begins with that byte; right_reach_hash, right_reach_rows: of a merge (x, token) where x ends with it.
       orderly: bool[R], every merge that uses this one's product ranks above it.
       piece_hash, piece_rows: uint32[slots, 5]: four words of a piece of at most 16 bytes (little endian, zero padded)
         and `length << 20 | id`; an empty slot holds length 0.
@@ -52,6 +54,10 @@ class BpeTables:
     token_offsets: np.ndarray
     min_left: np.ndarray
     min_right: np.ndarray
+    left_reach_hash: PerfectHash
+    left_reach_rows: np.ndarray
+    right_reach_hash: PerfectHash
+    right_reach_rows: np.ndarray
     orderly: np.ndarray
     piece_hash: PerfectHash
     piece_rows: np.ndarray
@@ -107,6 +113,9 @@ def build(spec: Spec) -> BpeTables:
     min_left, min_right = np.full((2, spec.n_ids), count, np.int32)
     np.minimum.at(min_left, pairs[:, 0], rank)
     np.minimum.at(min_right, pairs[:, 1], rank)
+    first, last = edge_bytes(spec.token_blob, spec.token_offsets)
+    left_reach_hash, left_reach_rows = _reach_table(pairs[:, 0], first[pairs[:, 1]])
+    right_reach_hash, right_reach_rows = _reach_table(pairs[:, 1], last[pairs[:, 0]])
     piece_hash, piece_rows = _piece_table(spec, np.nonzero(whole & (lengths <= WORD_BYTES))[0])
     chain_hash, chain_rows = _chain_table(spec, np.nonzero(whole & (lengths > WORD_BYTES))[0])
     pair_hash, pair_rows = _pair_table(pairs)
@@ -122,6 +131,10 @@ def build(spec: Spec) -> BpeTables:
         token_offsets=spec.token_offsets,
         min_left=min_left,
         min_right=min_right,
+        left_reach_hash=left_reach_hash,
+        left_reach_rows=left_reach_rows,
+        right_reach_hash=right_reach_hash,
+        right_reach_rows=right_reach_rows,
         orderly=np.minimum(min_left, min_right)[product] > rank,
         piece_hash=piece_hash,
         piece_rows=piece_rows,
@@ -190,6 +203,16 @@ def _pair_table(pairs: np.ndarray) -> tuple[PerfectHash, np.ndarray]:
     rows = np.full((1 << hashed.slot_bits, 2), 0xFFFFFFFF, np.uint32)
     rows[slot, 0] = left | (right & 0xFFF) << 20
     rows[slot, 1] = right >> 12 | rank << 8
+    return hashed, rows
+
+
+def _reach_table(token: np.ndarray, byte: np.ndarray) -> tuple[PerfectHash, np.ndarray]:
+    """Lowest rank (= row) for each pair of a token and a byte beyond it."""
+    key, rank = np.unique(token.astype(np.uint32) | byte.astype(np.uint32) << 20, return_index=True)
+    hashed, slot = perfect_hash.build(key[:, None], LEAST_SLOT_BITS)
+    rows = np.full((1 << hashed.slot_bits, 2), 0xFFFFFFFF, np.uint32)
+    rows[slot, 0] = key
+    rows[slot, 1] = rank
     return hashed, rows
 
 

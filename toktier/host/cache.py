@@ -39,8 +39,9 @@ class PieceCache:
         """Keep what fits and is short enough."""
         fresh = found
         if len(found) > self.entries or max(map(len, found), default=0) > LONGEST_PIECE:
-            short = ((p, ids) for p, ids in found.items() if len(p) <= LONGEST_PIECE)
-            fresh = dict(itertools.islice(short, self.entries))
+            fresh = {p: ids for p, ids in found.items() if len(p) <= LONGEST_PIECE}
+            if len(fresh) > self.entries:
+                fresh = dict(itertools.islice(fresh.items(), self.entries))
         young = self.young
         if len(young) + len(fresh) > self.entries:
             self._old, self.young = young, fresh

@@ -32,12 +32,14 @@ from toktier.host.whole import NONE, find_whole
 from toktier.pretok.host_scan import piece_bounds
 from toktier.pretok.tables import PretokTables
 
+_BULK = 1 << 15  # bytes from which on most units are new, and all pieces are found at once instead
 _SLAB = 1 << 17  # pieces held as Python objects at a time
 _MANY = 1 << 14  # pieces of one call for which a copy of the cache pays
-_LONG = LONGEST_PIECE  # bytes of a unit too long to be remembered
+_SHAPED = 96  # new units of one call up to which shapes are quicker than the NumPy pre-tokenizer
 _FEW = 16  # pieces for which one merge after the other beats one look-up of all as whole tokens
-_SINGLY = 1 << 13  # bytes of segments to merge; from here on NumPy rounds beat plain Python
+_SINGLY = 3072  # bytes of segments to merge; from here on NumPy rounds beat plain Python
 _WIDE = 64  # bytes of pieces with longer characters from which on segments pay
+_WARM = 1 << 15  # bytes of them that are merged as they are before the tables of segments are worth making
 
 
 class Tables(Protocol):
@@ -67,6 +69,7 @@ class HostEngine:
         self._single = PieceMerger(tables.bpe)
         self._rounds = RoundMerger(tables.bpe, self._single)
         self._segmenter: Segmenter | None = None
+        self._wide_bytes = 0  # merged so far; threads may lose a count, which matters little
         self._whole_only = _whole_only(tables.bpe)
         self._unit = unit_pattern(tables.pretok)
         if self._unit is not None:
@@ -85,14 +88,13 @@ class HostEngine:
         Returns:
           Encoded(ids int32[k], ends int64[k]).
         """
-        if self._unit is None:
+        if self._unit is None or len(buffer) > _BULK:
             data, raw = _both(buffer)
             starts, ends = piece_bounds(self._pretok, raw)
             ids = np.frombuffer(self._packed(data, starts, ends), np.int32)
             return Encoded(ids, self._token_ends(ids, starts, ends))
         data = buffer if isinstance(buffer, bytes) else buffer.tobytes()
-        packed = bytearray().join(map(self._encode_units, split_units(self._unit, data)))
-        ids = np.frombuffer(packed, np.int32)
+        ids = np.frombuffer(bytearray(self._encode_units(split_units(self._unit, data))), np.int32)
         token_ends = self._length.take(ids).cumsum()
         if b"\xff" in data:
             hole = np.flatnonzero(np.frombuffer(data, np.uint8) == 0xFF)
@@ -130,45 +132,35 @@ class HostEngine:
     def _encode_units(self, units: list[bytes]) -> bytes:
         """The ids of units and boundaries, packed and joined."""
         known = self.units.young
-        if len(units) < _MANY:
-            packed = list(map(known.get, units))
-            if None not in packed:
-                return b"".join(packed)  # type: ignore[arg-type]
-            found = self._units_apart({u for u, ids in zip(units, packed, strict=True) if ids is None})
-            return b"".join([found[u] if ids is None else ids for u, ids in zip(units, packed, strict=True)])
-        missing = set(units).difference(known)
-        if missing:
-            known = known | self._units_apart(missing)
-        return b"".join(map(known.__getitem__, units))
+        packed = list(map(known.get, units))
+        if None not in packed:
+            return b"".join(packed)  # type: ignore[arg-type]
+        found = self._units_apart({u for u, ids in zip(units, packed, strict=True) if ids is None})
+        return b"".join([found[u] if ids is None else ids for u, ids in zip(units, packed, strict=True)])
 
     def _units_apart(self, units: set[bytes]) -> dict[bytes, bytes]:
         """Ids of units that the young cache does not hold; they are in it afterwards, as far as it takes them."""
         found = self.units.recall(units)
-        short: list[bytes] = []
-        long: list[bytes] = []
-        for unit in units:
-            if unit in found:
-                continue
-            if unit[0] == 0xFF:
+        rest = [u for u in units if u not in found]
+        longest = max(map(len, rest), default=0)
+        if b"\xff" in max(rest, default=b""):
+            for unit in [u for u in rest if u[0] == 0xFF]:
                 found[unit] = b""
-            else:
-                (short if len(unit) <= _LONG else long).append(unit)
-        if short:
-            pieces = self._shapes.pieces(short)
-            packed = self.encode_pieces(list(itertools.chain.from_iterable(pieces)))
-            found.update(zip(short, _grouped(packed, pieces), strict=True))
+                rest.remove(unit)
+        apart = self._shaped_units if len(rest) <= _SHAPED and longest <= LONGEST_PIECE else self._bulk_units
+        found.update(zip(rest, apart(rest), strict=True))
         self.units.add(found)
-        if long:  # and not remembered
-            found = dict(found)
-            for group in _groups(long):
-                found.update(zip(group, self._long_units(group), strict=True))
         return found
 
-    def _long_units(self, units: list[bytes]) -> Iterable[bytes]:
+    def _shaped_units(self, units: list[bytes]) -> list[bytes]:
+        """Ids of each unit, its pieces from its shape."""
+        pieces = self._shapes.pieces(units)
+        return _grouped(self.encode_pieces(list(itertools.chain.from_iterable(pieces))), pieces)
+
+    def _bulk_units(self, units: list[bytes]) -> list[bytes]:
+        """Ids of each unit, the pieces of all found at once."""
         data = b"\xff".join(units)
         starts, ends = piece_bounds(self._pretok, np.frombuffer(data, np.uint8))
-        if len(units) == 1:
-            return [bytes(self._packed(data, starts, ends))]
         sizes = np.fromiter(map(len, units), np.int64, len(units))
         counts = np.diff(np.searchsorted(starts, np.append(0, np.cumsum(sizes + 1)))).tolist()
         pieces = [data[i:j] for i, j in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -202,8 +194,9 @@ class HostEngine:
 
     def _merged(self, pieces: list[bytes]) -> Iterable[bytes]:
         """What merges make of pieces."""
-        plain = [p for p in pieces if p.isascii()]
-        if len(plain) == len(pieces) or sum(map(len, pieces)) - sum(map(len, plain)) < _WIDE:
+        wide = sum([len(p) for p in pieces if not p.isascii()])
+        self._wide_bytes += wide
+        if wide < _WIDE or self._wide_bytes < _WARM:
             return self._merged_apart(pieces)
         segments, counts = self._segments_of(pieces)
         known = self.segments.young
@@ -269,16 +262,6 @@ def _grouped(packed: list[bytes], groups: Iterable[Sized]) -> list[bytes]:
     """The ids of each group, joined: the first takes as many of `packed` as it has members, and so on."""
     rest = iter(packed)
     return [next(rest) if (n := len(g)) == 1 else b"".join(itertools.islice(rest, n)) for g in groups]
-
-
-def _groups(units: list[bytes]) -> Iterable[list[bytes]]:
-    """Units to be worked on together; a huge one alone."""
-    rest = [u for u in units if len(u) < _SLAB]
-    if rest:
-        yield rest
-    for unit in units:
-        if len(unit) >= _SLAB:
-            yield [unit]
 
 
 def _both(buffer: np.ndarray | bytes) -> tuple[bytes, np.ndarray]:

@@ -14,14 +14,14 @@ from toktier.bpe.tables import BpeTables
 SHORT = 96  # tokens; up to here a scan of a list for its minimum beats a heap
 _SHIFT = 20
 _RANK = (1 << _SHIFT) - 1
-_WARM = 4096  # pairs looked up one by one before the whole dictionary is worth building
+_PAIRS = 1 << 18  # pairs remembered at a time
 
 
 class PairRanks(dict):
     """`left << 20 | right` -> rank, `infinite` for a pair that never merges.
 
-    A dictionary of 200,000 pairs takes some 40 ms to build: too long for a first short text.  So pairs are found by
-    bisection in a sorted array and kept; the dictionary is completed once that has happened `_WARM` times.
+    A dictionary of 200,000 pairs takes some 40 ms to build, too long for a first short text, and 30 MB.  So pairs are
+    found by bisection in a sorted array when they are first met, and kept; full, the dictionary is emptied.
     """
 
     def __init__(self, tables: BpeTables):
@@ -30,18 +30,14 @@ class PairRanks(dict):
         pairs = tables.pairs.astype(np.int64)
         self._sorted = np.sort((pairs[:, 0] << _SHIFT | pairs[:, 1]) << _SHIFT | np.arange(len(pairs)))
         self._view = self._sorted.data
-        self._complete = False
 
     def __missing__(self, pair: int) -> int:
-        if self._complete:
-            return self.infinite
         at = bisect.bisect_left(self._view, pair << _SHIFT)
         entry = self._view[at] if at < len(self._view) else -1
         rank = entry & _RANK if entry >> _SHIFT == pair else self.infinite
+        if len(self) >= _PAIRS:
+            self.clear()
         self[pair] = rank
-        if len(self) > _WARM:
-            self.update(zip((self._sorted >> _SHIFT).tolist(), (self._sorted & _RANK).tolist(), strict=True))
-            self._complete = True
         return rank
 
 

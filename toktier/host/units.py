@@ -14,13 +14,12 @@ one behind every character with that lead byte.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from toktier.pretok.tables import DROPPED, PretokTables
 
-CHUNK = 1 << 20  # bytes searched together: bounds the units held as Python objects at a time
 _MOST = 0xFD  # symbols that a shape can tell from what else it holds
 _LETTERS = [*range(0x41, 0x5B), *range(0x61, 0x7B)]
 _DIGITS = [*range(0x30, 0x3A)]
@@ -45,20 +44,12 @@ def unit_pattern(tables: PretokTables | None) -> re.Pattern[bytes] | None:
     return re.compile(rb"\xff++|" + body + again, re.DOTALL)
 
 
-def split_units(pattern: re.Pattern[bytes], data: bytes) -> Iterator[list[bytes]]:
-    """The units and boundaries of a buffer in order, some at a time; joined they are the buffer."""
-    at, size = 0, CHUNK
-    while at < len(data):
-        stop = at + size
-        units = pattern.findall(data, at, stop)
+def split_units(pattern: re.Pattern[bytes], data: bytes) -> list[bytes]:
+    """The units and boundaries of a buffer in order; joined they are the buffer."""
+    units = pattern.findall(data)
+    if units:
         units.pop()  # what matches nothing, at the end
-        if stop < len(data):
-            units.pop()  # more bytes may belong to it
-            if not units:
-                size *= 2
-                continue
-        yield units
-        at, size = at + sum(map(len, units)), CHUNK
+    return units
 
 
 def _behind_ascii(joined: np.ndarray) -> bytes:
