@@ -95,6 +95,21 @@ def test_pieces_of_every_length_on_random_tables(make):
         assert (np.diff(got.ends) > 0).all()
 
 
+@pytest.mark.parametrize("make", [small_bpe.random_listed, small_bpe.random_ranks])
+def test_characters_of_several_bytes_on_random_tables(make):
+    """Starts from characters, and what the byte beyond a token says about which merges can reach it."""
+    rng = random.Random(11)
+    characters = "aé中丁ñ"
+    alphabet = bytes(sorted(set(characters.encode())))
+    for _ in range(12):
+        spec = make(rng, alphabet, 60)
+        texts = ["".join(rng.choices(characters, k=rng.randint(1, 30))) for _ in range(60)]
+        texts += ["".join(rng.choices(characters[rng.randint(0, 3) :], k=rng.randint(90, 300))) for _ in range(10)]
+        pieces = [t.encode() for t in texts]
+        want = [t for p in pieces for t in twin.encode_piece(spec, p)]
+        assert engine_of(spec).encode_buffer(joined(pieces)).ids.tolist() == want
+
+
 def test_ranks_that_are_not_orderly_go_one_at_a_time():
     """A product that merges earlier than its parts did: the case where merging all occurrences at once is wrong."""
     rng, seen = random.Random(3), 0
