@@ -16,6 +16,7 @@ soak      seeded mixed operations, ids checked against the reference every so of
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import random
@@ -81,7 +82,7 @@ def latency(tok: Any, source: Corpus, args: argparse.Namespace) -> list[dict[str
             "append": quantiles(appended),
             "edit": quantiles(edited),
             "full": {
-                name: min(timed(1 if name == "reference" else 3, lambda now=now: now, call)[0])
+                name: min(timed(1 if name == "reference" else 3, functools.partial(str, now), call)[0])
                 for name, call in engines.items()
             },
             "wrong": want is not None and not np.array_equal(want, session.ids),
@@ -104,7 +105,7 @@ def appends(tok: Any, source: Corpus, args: argparse.Namespace) -> list[dict[str
     for count in APPENDS:
         session = tok.session(chars(source, size), special_tokens="parse")
         rounds = max(5, min(args.rounds, 400_000 // count))
-        times, _ = timed(rounds, lambda count=count: chars(source, count), session.append)
+        times, _ = timed(rounds, functools.partial(chars, source, count), session.append)
         rows.append({"context": size, "append_chars": count, "append": quantiles(times)})
     table = [[f"{r['append_chars']:,}", *(seconds(v) for v in r["append"].values())] for r in rows]
     print_table(["append", "p50", "p90", "p99"], table)
@@ -120,13 +121,24 @@ def modes(tok: Any, source: Corpus, args: argparse.Namespace) -> list[dict[str, 
     for k in range(args.rounds):
         part = chars(source, 1_400)
         for mode in list(sessions)[:: 1 if k % 2 else -1]:
-            times[mode] += timed(1, lambda part=part: part, sessions[mode].append)[0]
+            times[mode] += timed(1, functools.partial(str, part), sessions[mode].append)[0]
     same = np.array_equal(sessions["certified"].ids, sessions["checked"].ids)
-    rows = [{"mode": mode, "append": quantiles(t), "wrong": not same} for mode, t in times.items()]
+    rows: list[dict[str, Any]] = [
+        {"mode": mode, "append": quantiles(t), "wrong": not same} for mode, t in times.items()
+    ]
     print_table(
         ["repair", "p50", "p90", "p99"], [[r["mode"], *(seconds(v) for v in r["append"].values())] for r in rows]
     )
     return rows
+
+
+def _called(call: Callable[[], Any], _: Any) -> Any:
+    return call()
+
+
+def _fresh_ends(session: Any) -> Any:
+    session._ends = None  # the array that was made for the last reader
+    return session.ends
 
 
 def delivery(tok: Any, source: Corpus, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -137,10 +149,10 @@ def delivery(tok: Any, source: Corpus, args: argparse.Namespace) -> list[dict[st
         "copy": lambda: session.ids.copy(),
         "bytes": lambda: session.ids.tobytes(),
         "list": lambda: session.ids.tolist(),
-        "ends": lambda: (setattr(session, "_ends", None), session.ends),
+        "ends": lambda: _fresh_ends(session),
     }
-    rows = [
-        {"way": name, "seconds": statistics.median(timed(9, lambda: None, lambda _, call=call: call())[0])}
+    rows: list[dict[str, Any]] = [
+        {"way": name, "seconds": statistics.median(timed(9, lambda: None, functools.partial(_called, call))[0])}
         for name, call in ways.items()
     ]
     print(f"{len(session):,} tokens\n")

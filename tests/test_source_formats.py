@@ -292,7 +292,7 @@ def test_paths_that_lead_nowhere(source, no_network, monkeypatch, tmp_path):
 def test_a_hub_id_without_network_names_the_remedy(offline, no_network, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", offline)
-    with pytest.raises(SourceNotFoundError, match="connect to the network|HF_HUB_OFFLINE") as caught:
+    with pytest.raises(SourceNotFoundError, match=r"connect to the network|HF_HUB_OFFLINE") as caught:
         sources.read("org/model")
     assert "download tokenizer.json" in str(caught.value)
 
