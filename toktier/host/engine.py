@@ -38,6 +38,7 @@ _MANY = 1 << 14  # pieces of one call for which a copy of the cache pays
 _SHAPED = 96  # new units of one call up to which shapes are quicker than the NumPy pre-tokenizer
 _FEW = 16  # pieces for which one merge after the other beats one look-up of all as whole tokens
 _SINGLY = 3072  # bytes of segments to merge; from here on NumPy rounds beat plain Python
+_VOCABULARY = 1 << 13  # new pieces, after which a dictionary of all tokens is made: 30 ms, 15 to 25 MB
 _WIDE = 64  # bytes of pieces with longer characters from which on segments pay
 _WARM = 1 << 15  # bytes of them that are merged as they are before the tables of segments are worth making
 
@@ -70,7 +71,12 @@ class HostEngine:
         self._rounds = RoundMerger(tables.bpe, self._single)
         self._segmenter: Segmenter | None = None
         self._wide_bytes = 0  # merged so far; threads may lose a count, which matters little
-        self._whole_only = _whole_only(tables.bpe)
+        made = np.zeros(tables.bpe.n_ids, bool)
+        made[tables.bpe.product] = True
+        made[tables.bpe.byte_token[tables.bpe.byte_token >= 0]] = True
+        self._whole_only = _tokens(tables.bpe, tables.bpe.whole & ~made)  # tokens to which no merges lead
+        self._vocabulary: dict[bytes, bytes] = {}
+        self._new_pieces = 0
         self._unit = unit_pattern(tables.pretok)
         if self._unit is not None:
             self._shapes = Shapes(tables.pretok)
@@ -100,6 +106,13 @@ class HostEngine:
             hole = np.flatnonzero(np.frombuffer(data, np.uint8) == 0xFF)
             _skip(token_ends, hole - np.arange(len(hole)), np.arange(1, len(hole) + 1))
         return Encoded(ids, token_ends)
+
+    def learn(self, data: bytes) -> None:
+        """Remember the units of some text, so that short texts like it are mostly known; changes no result."""
+        if self._unit is not None:
+            if not self._vocabulary:
+                self._met(_VOCABULARY)
+            self._units_apart(set(split_units(self._unit, data)).difference(self.units.young), thorough=True)
 
     def piece_marks(self, buffer: np.ndarray | bytes) -> np.ndarray:
         """int64[p]: byte offset of every piece's start."""
@@ -138,17 +151,26 @@ class HostEngine:
         found = self._units_apart({u for u, ids in zip(units, packed, strict=True) if ids is None})
         return b"".join([found[u] if ids is None else ids for u, ids in zip(units, packed, strict=True)])
 
-    def _units_apart(self, units: set[bytes]) -> dict[bytes, bytes]:
-        """Ids of units that the young cache does not hold; they are in it afterwards, as far as it takes them."""
+    def _units_apart(self, units: set[bytes], thorough: bool = False) -> dict[bytes, bytes]:
+        """Ids of units that the young cache does not hold; they are in it afterwards, as far as it takes them.
+
+        `thorough`: remember the shapes of many, too.
+        """
         found = self.units.recall(units)
-        rest = [u for u in units if u not in found]
-        longest = max(map(len, rest), default=0)
-        if b"\xff" in max(rest, default=b""):
-            for unit in [u for u in rest if u[0] == 0xFF]:
+        short: list[bytes] = []
+        long: list[bytes] = []
+        for unit in units:
+            if unit in found:
+                continue
+            if unit[0] == 0xFF:
                 found[unit] = b""
-                rest.remove(unit)
-        apart = self._shaped_units if len(rest) <= _SHAPED and longest <= LONGEST_PIECE else self._bulk_units
-        found.update(zip(rest, apart(rest), strict=True))
+            else:
+                (short if len(unit) <= LONGEST_PIECE else long).append(unit)
+        if len(short) > _SHAPED and not thorough:
+            short, long = [], short + long
+        for some, way in ((short, self._shaped_units), (long, self._bulk_units)):
+            if some:
+                found.update(zip(some, way(some), strict=True))
         self.units.add(found)
         return found
 
@@ -174,7 +196,12 @@ class HostEngine:
         found = self.cache.recall(pieces)
         if found:
             pieces = [p for p in pieces if p not in found]
-        if len(pieces) <= _FEW and sum(map(len, pieces)) <= _FEW * 16:
+        vocabulary = self._vocabulary or self._met(len(pieces))
+        if vocabulary:
+            tokens = {p: vocabulary[p] for p in pieces if p in vocabulary}
+            rest = [p for p in pieces if p not in tokens] if tokens else pieces
+            found.update(tokens)
+        elif len(pieces) <= _FEW and sum(map(len, pieces)) <= _FEW * 16:
             # all but these are what their merges give, whole tokens too
             whole_only = self._whole_only
             rest = pieces
@@ -191,6 +218,13 @@ class HostEngine:
         found.update(zip(rest, self._merged(rest), strict=True))
         self.cache.add(found)
         return found
+
+    def _met(self, count: int) -> dict[bytes, bytes]:
+        """All tokens, once so many new pieces were met that a dictionary of them pays; till then none."""
+        self._new_pieces += count
+        if self._new_pieces >= _VOCABULARY:
+            self._vocabulary = _tokens(self._bpe, self._bpe.whole)
+        return self._vocabulary
 
     def _merged(self, pieces: list[bytes]) -> Iterable[bytes]:
         """What merges make of pieces."""
@@ -246,16 +280,13 @@ def _skip(token_ends: np.ndarray, covered: np.ndarray, skipped: np.ndarray) -> N
     token_ends += np.append(0, skipped)[before]
 
 
-def _whole_only(tables: BpeTables) -> dict[bytes, bytes]:
-    """Tokens that a whole piece is although no merges lead to them."""
-    made = np.zeros(tables.n_ids, bool)
-    made[tables.product] = True
-    made[tables.byte_token[tables.byte_token >= 0]] = True
-    at, blob = tables.token_offsets, tables.token_blob
-    return {
-        blob[at[t] : at[t + 1]].tobytes(): array("i", [t]).tobytes()
-        for t in np.flatnonzero(tables.whole & ~made).tolist()
-    }
+def _tokens(tables: BpeTables, chosen: np.ndarray) -> dict[bytes, bytes]:
+    """The bytes of some tokens, and the id of each, packed."""
+    ids = np.flatnonzero(chosen)
+    at, stop = tables.token_offsets[ids].tolist(), tables.token_offsets[ids + 1].tolist()
+    blob, packed = tables.token_blob.tobytes(), ids.astype(np.int32).tobytes()
+    values = [packed[k : k + 4] for k in range(0, len(packed), 4)]
+    return dict(zip([blob[i:j] for i, j in zip(at, stop, strict=True)], values, strict=True))
 
 
 def _grouped(packed: list[bytes], groups: Iterable[Sized]) -> list[bytes]:

@@ -4,7 +4,8 @@ The *shape* of a text is the string of its characters' symbols, one place a byte
 few hundred shapes make up most of any text (` word`, ` Word,`, ` (word`), so pieces are mostly one dictionary look-up.
 
 Many pre-tokenizers tell the letters of `'s`, `'ll`, `'ve` apart, which makes shapes many.  In a text without an
-apostrophe they mean nothing: symbols that no automaton tells apart there are taken as one (`_folded`).
+apostrophe they mean nothing: symbols that no automaton tells apart there are taken as one (`_Plain`).  Nor does it
+matter there how long the word at the end is, beyond the first letters (`least_run`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
+from toktier.host.cache import LONGEST_PIECE
 from toktier.pretok.host_scan import piece_bounds
 from toktier.pretok.tables import START, PretokTables
 
@@ -59,20 +61,29 @@ class Shapes:
         self._machine = tables.n_symbols, n_right, out, left, right
         # the mark whose absence makes most symbols equal
         alone = [c for c in b"'\"-/`_" if np.count_nonzero(symbol == symbol[c]) == 1]
-        folds = {c: _folded(tables, int(symbol[c])) for c in alone}
-        best = min(alone, key=lambda c: len(np.unique(folds[c])), default=None)
-        fold = np.arange(tables.n_symbols) if best is None else folds[best]
-        self._teller = b"" if best is None else bytes([best])  # b"" is in every text: then nothing is folded
-        self._folded_ascii = fold[symbol].astype(np.uint8).tobytes() + bytes(128)
-        self._told = "" if best is None else chr(symbol[best])
-        self._fold = {k: chr(v) for k, v in enumerate(fold.tolist())}
+        folds = {c: _Plain(tables, int(symbol[c])) for c in alone}
+        best = min(alone, key=lambda c: len(np.unique(folds[c].fold)), default=None)
+        plain = _Plain(tables, -1) if best is None else folds[best]
+        self._teller = b"\xff" if best is None else bytes([best])  # a boundary stands in no text
+        self._told = "\xff" if best is None else chr(symbol[best])
+        self._folded_ascii = plain.fold[symbol].astype(np.uint8).tobytes() + bytes(128)
+        self._fold = {k: chr(v) for k, v in enumerate(plain.fold.tolist())}
+        letter = int(plain.fold[symbol[ord("a")]])
+        self._run, self._least = bytes([letter]), plain.least_run(letter)
 
     def pieces(self, texts: Sequence[bytes]) -> list[Pieces]:
         """The pieces of each text, none of which is empty or holds a boundary."""
-        plain, folded, teller = self._of_ascii, self._folded_ascii, self._teller
-        shapes: list[bytes | str] = [
-            t.translate(plain if teller in t else folded) if t.isascii() else self._wide_shape(t) for t in texts
-        ]
+        told, folded, run, least = self._of_ascii, self._folded_ascii, self._run, self._least
+        teller = self._teller
+        shapes: list[bytes | str] = []
+        for t in texts:
+            if not t.isascii():
+                shapes.append(self._wide_shape(t))
+            elif teller in t:
+                shapes.append(t.translate(told))
+            else:
+                plain = t.translate(folded)
+                shapes.append(plain[: len(plain.rstrip(run)) + least])
         known = self._known
         try:
             return [known[s](t) for s, t in zip(shapes, texts, strict=True)]
@@ -110,47 +121,74 @@ class Shapes:
                 if out[(state * n + s) * n_right + right] == START:
                     starts.append(at)
                 state = left_next[state * n + s]
-        if len(starts) == 1:
-            return _whole
-        return operator.itemgetter(*map(slice, starts, [*starts[1:], len(symbols)]))
+        return _cutter_at(starts)
 
     def _cutters(self, texts: Collection[bytes]) -> list[Cutter]:
-        starts, ends = piece_bounds(self._tables, np.frombuffer(b"\xff".join(texts), np.uint8))
+        starts, _ = piece_bounds(self._tables, np.frombuffer(b"\xff".join(texts), np.uint8))
         begins = np.cumsum([0, *(len(t) + 1 for t in texts)])
         counts = np.diff(np.searchsorted(starts, begins)).tolist()
         base = np.repeat(begins[:-1], counts)
-        bounds = map(slice, (starts - base).tolist(), (ends - base).tolist())
-        slices = [tuple(itertools.islice(bounds, n)) for n in counts]
-        return [operator.itemgetter(*s) if len(s) > 1 else _whole for s in slices]
+        first = iter((starts - base).tolist())
+        groups = [list(itertools.islice(first, n)) for n in counts]
+        return [_cutter_at(g) for g in groups]
 
 
 def _whole(text: bytes) -> Pieces:
     return (text,)
 
 
-def _folded(tables: PretokTables, absent: int) -> np.ndarray:
-    """int[S]: for each symbol the first one that means the same in texts without the symbol `absent`.
+def _cutter_at(starts: list[int]) -> Cutter:
+    """Cuts a text into the pieces that begin at `starts`; the last one goes on to its end, however long it is."""
+    return operator.itemgetter(*map(slice, starts, [*starts[1:], None])) if len(starts) > 1 else _whole
+
+
+class _Plain:
+    """What symbols mean in texts without the symbol `absent`.
 
     Two states mean the same if `out` does not tell them apart and each symbol leads from them to states that mean the
     same; two symbols, if from every state they lead to such states and `out` is the same for both.
+
+    Attributes:
+      fold: int[S], for each symbol the first one that means the same.
     """
-    symbols = np.array([s for s in range(tables.n_symbols) if s != absent])
-    left, right = tables.left_next[:, symbols], tables.right_next[:, symbols]
-    lefts, rights = _reached(left), _reached(right)
-    out = tables.out[np.ix_(lefts, symbols, rights)]
-    left_class, right_class = np.zeros(len(left), np.intp), np.zeros(len(right), np.intp)
-    left_class[lefts] = _numbers(out.reshape(len(lefts), -1))
-    right_class[rights] = _numbers(out.transpose(2, 0, 1).reshape(len(rights), -1))
-    for states, step, classes in ((lefts, left, left_class), (rights, right, right_class)):
-        count = 0
-        while count < (count := classes[states].max() + 1):
-            classes[states] = _numbers(np.column_stack([classes[states], classes[step[states]]]))
-    here = out.transpose(1, 0, 2).reshape(len(symbols), -1)
-    leads = [left_class[left[lefts]].T, right_class[right[rights]].T]
-    numbers = _numbers(np.concatenate([tables.inner[symbols][:, None], here, *leads], axis=1))
-    fold = np.arange(tables.n_symbols)
-    fold[symbols] = symbols[np.unique(numbers, return_index=True)[1][numbers]]
-    return fold
+
+    def __init__(self, tables: PretokTables, absent: int) -> None:
+        symbols = np.array([s for s in range(tables.n_symbols) if s != absent])
+        left, right = tables.left_next[:, symbols], tables.right_next[:, symbols]
+        lefts, rights = _reached(left), _reached(right)
+        out = tables.out[np.ix_(lefts, symbols, rights)]
+        left_class, right_class = np.zeros(len(left), np.intp), np.zeros(len(right), np.intp)
+        left_class[lefts] = _numbers(out.reshape(len(lefts), -1))
+        right_class[rights] = _numbers(out.transpose(2, 0, 1).reshape(len(rights), -1))
+        for states, step, classes in ((lefts, left, left_class), (rights, right, right_class)):
+            count = 0
+            while count < (count := classes[states].max() + 1):
+                classes[states] = _numbers(np.column_stack([classes[states], classes[step[states]]]))
+        here = out.transpose(1, 0, 2).reshape(len(symbols), -1)
+        leads = [left_class[left[lefts]].T, right_class[right[rights]].T]
+        numbers = _numbers(np.concatenate([tables.inner[symbols][:, None], here, *leads], axis=1))
+        self.fold = np.arange(tables.n_symbols)
+        self.fold[symbols] = symbols[np.unique(numbers, return_index=True)[1][numbers]]
+        self._tables, self._lefts, self._right_class = tables, lefts, right_class
+
+    def least_run(self, symbol: int) -> int:
+        """A length from which on a run of `symbol` at the end of a text cuts it as a longer one does.
+
+        Let r[j] be the state of reading j of them from the end of the text.  From length k on nothing changes in front
+        of the run if r[k] and r[k + 1] mean the same, nor at its first character if `out` is the same with r[k - 1] and
+        r[k] behind it; and no later character of the run may start a piece, whatever is in front and behind.
+        """
+        t = self._tables
+        behind = [0]
+        for k in range(1, 5):
+            behind.append(int(t.right_next[behind[-1], symbol]))
+            further = int(t.right_next[behind[-1], symbol])
+            first = t.out[self._lefts, symbol]
+            inside = t.out[np.unique(t.left_next[self._lefts, symbol]), symbol]
+            steady = self._right_class[behind[k]] == self._right_class[further]
+            if steady and (first[:, behind[k - 1]] == first[:, behind[k]]).all() and not t.inner[symbol]:
+                return k if not (inside[:, [*behind, further]] == START).any() else LONGEST_PIECE
+        return LONGEST_PIECE
 
 
 def _reached(step: np.ndarray) -> np.ndarray:
