@@ -14,6 +14,9 @@ from .repair import Encoded
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
 
+LEARNT = 1 << 18  # characters at the end of a long text whose words the host engine remembers for the changes to come
+_LONG = 1 << 14  # characters of a text that is no mere change
+
 _rules: weakref.WeakKeyDictionary[Any, CutRules] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -58,6 +61,8 @@ class TokenizerWindows:
             spans = self._tokenizer.encode_spans(
                 text, special_tokens=self.mode, engine=self._engine, continued=continued
             )
+            if len(text) > _LONG and self._engine in ("auto", "host"):
+                self._tokenizer.core.host.learn(text[-LEARNT:].encode("utf-8", "ignore"))
             return Encoded(*spans)
         options: dict[str, Any] = {"special_tokens": self.mode, "add_special_tokens": self.framed}
         ids = self._tokenizer.encode(text, engine=self._engine, **options)
