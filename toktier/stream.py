@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from toktier.session.cuts import CutRules
     from toktier.tokenizer import Tokenizer
 
-CHUNK = 1 << 23  # bytes read at a time; one encode call is given one or two blocks of a large file
+CHUNK = 1 << 22  # bytes read at a time; one encode call is given one or two blocks of a large file
 
 Progress = Callable[[int], Any]
 """Is told the bytes of each block that was read."""

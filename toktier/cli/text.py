@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from tqdm import tqdm
 
-BLOCK = 1 << 23  # bytes read at a time
+BLOCK = 1 << 22  # bytes read at a time
 
 
 def label(path: str) -> str:
