@@ -100,6 +100,19 @@ def _chinese(size: int = 4 << 20) -> bytes:
     return text.encode()[:size].decode("utf-8", "ignore").encode()
 
 
+def separate(tok: Any) -> Any:
+    """A second tokenizer of the same kind that shares no parts with it.
+
+    An engine remembers the pieces it has seen.  Engines that take turns on one text must not find them known because
+    another of them, within the same parts, was first.
+    """
+    from toktier.core import Core
+
+    other = type(tok)(tok._source)
+    other._core = Core(tok._source)
+    return other
+
+
 Call = Callable[[str], Any]
 
 

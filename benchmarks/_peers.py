@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from _common import separate
 from peers_tiktoken import tiktoken_twin
 
 if TYPE_CHECKING:
@@ -164,7 +165,9 @@ OURS = ("host", "device", "auto")
 
 def own(tok: Tokenizer, engine: str) -> Calls:
     """One of toktier's engines, or the reference through it."""
-    special = "parse" if tok.spec.reference == "tokenizers" else "text"
+    special, tok = "parse" if tok.spec.reference == "tokenizers" else "text", separate(tok)
+    if engine in ("device", "auto"):
+        tok.warmup()
     return native_array(lambda text: tok.encode(text, engine=engine, special_tokens=special))
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _common import Corpus, corpora, machine, median, print_table, seconds
+from _common import Corpus, corpora, machine, median, print_table, seconds, separate
 
 if TYPE_CHECKING:
     from toktier.tokenizer import Tokenizer
@@ -53,7 +53,9 @@ def engines(tok: Tokenizer, wanted: list[str]) -> dict[str, BatchCall]:
     special = "parse" if tok.spec.reference == "tokenizers" else "text"
 
     def own(engine: str) -> BatchCall:
-        return lambda docs: tok.encode_batch(docs, engine=engine, special_tokens=special)
+        one = separate(tok)
+        one.warmup()
+        return lambda docs: one.encode_batch(docs, engine=engine, special_tokens=special)
 
     return {name: own(name) for name in wanted}
 
@@ -107,10 +109,11 @@ def main() -> int:
         tok = toktier.load(source)
         tok.warmup()
         native, ids_of = reference_batch(tok)
+        ours = engines(tok, args.engines)
         texts = corpora(args.corpora, args.only)
         for chosen in [[t] for t in texts] + ([texts] if len(texts) > 1 else []):
             batches = batches_of(chosen, args.documents, *args.lengths)
-            calls = {"reference": native, **engines(tok, args.engines)}
+            calls = {"reference": native, **ours}
             check = next(batches)
             want = ids_of(native(check))
             wrong = [name for name in args.engines if calls[name](check).to_lists() != want]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import SIZES, Call, Corpus, corpora, machine, median, print_table, seconds, turns
+from _common import SIZES, Call, Corpus, corpora, machine, median, print_table, seconds, separate, turns
 from peers_tiktoken import tiktoken_twin
 
 ENGINES = ["reference", "tiktoken", "host", "device", "auto"]
@@ -40,8 +40,10 @@ def engines(source: str, wanted: list[str], delivery: str) -> dict[str, Call]:
     twin = tiktoken_twin(tok)
 
     def own(engine: str) -> Call:
+        one = separate(tok)
+
         def call(text: str) -> Any:
-            ids = tok.encode(text, engine=engine, special_tokens=special)
+            ids = one.encode(text, engine=engine, special_tokens=special)
             return as_delivered(ids, delivery)
 
         return call

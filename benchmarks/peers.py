@@ -151,8 +151,6 @@ def main() -> int:
             calls, missing = all_calls(tok, Path(folder), args.engines)
             for name, why in missing.items():
                 print(f"{label}: without {name}: {why}", flush=True)
-            if {"device", "auto"} & set(calls):
-                tok.warmup()
             rows += rows_of(tok, label, calls, args)
     names = list(dict.fromkeys(name for row in rows for name in row["speed"]))
     cells = []

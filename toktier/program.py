@@ -23,7 +23,7 @@ from toktier.bpe.merge_tiles import merge_pieces
 from toktier.bpe.perfect_hash import hash_words
 from toktier.bpe.starts import starts
 from toktier.bpe.tables import WORD_BYTES
-from toktier.compact import append, positions, ranks
+from toktier.compact import positions, ranks
 from toktier.fence import fence
 from toktier.pretok.scan import BOUNDARY_BYTE as BOUNDARY
 from toktier.pretok.scan import ScanTables, marks
@@ -111,10 +111,11 @@ def _block(pieces: Pieces, k: Array, tile: int) -> tuple[Array, Array, Array]:
 
 def _append(pieces: Pieces, start: Array, length: Array, flags: Array) -> Pieces:
     """Appends the flagged elements of a tile."""
-    index, count = positions(flags)
+    before, count = ranks(flags)
+    at = jnp.where(flags, pieces.number + before, pieces.start.shape[0])
     return Pieces(
-        append(pieces.start, pieces.number, start[index]),
-        append(pieces.length, pieces.number, length[index]),
+        pieces.start.at[at].set(start, mode="drop", unique_indices=True),
+        pieces.length.at[at].set(length, mode="drop", unique_indices=True),
         pieces.number + count,
     )
 

@@ -27,10 +27,15 @@ _LANE = 256  # bytes a lane; 64 and 128 cost more in transposing, an unrolled lo
 
 
 class Direction(NamedTuple):
-    """One automaton: element of each symbol [S+2], product [M, M], state of each element from 0 [M], next [Q, S+2]."""
+    """One automaton.
+
+    element: of each symbol [S+2]; product: of two elements [M, M]; times: element then symbol [M, S+2]; state: of each
+    element from 0 [M]; next: [Q, S+2].
+    """
 
     element: Table
     product: Table
+    times: Table
     state: Table
     next: Table
 
@@ -75,7 +80,8 @@ def scan_tables(tables: PretokTables) -> ScanTables:
         follow[: len(step), :s] = step
         follow[:, boundary] = 0
         state = padded(elements[:, 0].astype(np.uint8), 0, count)
-        return Direction(element, padded(product, 0, count, count), state, follow)
+        product = padded(product, 0, count, count)
+        return Direction(element, product, product[:, element], state, follow)
 
     blocks = band(len(tables.symbol) // 256, 512)
     return ScanTables(
@@ -155,12 +161,17 @@ def _by_tree(t: ScanTables, symbol: Array) -> Array:
 
 
 def _by_blocks(t: ScanTables, symbol: Array) -> Array:
-    lanes = symbol.reshape(-1, _LANE).T.astype(jnp.int32)  # [step, lane]
+    lanes = symbol.reshape(-1, _LANE).T  # [step, lane]
 
     def entry_states(d: Direction, reverse: bool) -> Array:
         """uint8[lanes]: state at the near end of every lane."""
         start = jnp.zeros(lanes.shape[1], d.product.dtype)
-        total, _ = lax.scan(lambda e, s: (_product(d, e, d.element[s]), None), start, lanes, reverse=reverse)
+        width = d.times.shape[1]
+
+        def multiply(element, s):
+            return d.times.reshape(-1)[element.astype(jnp.int32) * width + s], None
+
+        total, _ = lax.scan(multiply, start, lanes, reverse=reverse)
         total = lax.associative_scan(lambda a, b: _product(d, a, b), total, reverse=reverse)
         state = d.state[total.astype(jnp.int32)]
         zero = jnp.zeros(1, jnp.uint8)

@@ -192,11 +192,11 @@ def _merges(tables: BpeTables, samples: Sequence[Sample]) -> list[Fault]:
 
 
 def _ids(tables: BpeTables, samples: Sequence[Sample], rng: random.Random) -> list[Fault]:
-    """Tokens that are a whole piece of the text and are looked up as one."""
+    """Tokens of several bytes that are a whole piece of the text; no character, from which engines may start."""
     tokens = np.flatnonzero(tables.token_length > 0).tolist()
     faults = []
     for token in _used(samples, lambda s: _at_start(s) & _at_end(s)):
-        if tables.whole[token] and tables.token_length[token] <= WORD_BYTES:
+        if tables.whole[token] and 1 < tables.token_length[token] <= WORD_BYTES and not _one_character(tables, token):
             other = rng.choice(tokens)
             if other != token:
                 what = f"the piece {_bytes(tables, token)!r} is {other} and not {token}"
@@ -227,11 +227,14 @@ def _plant_merge(tables: Tables, change: tuple[int, ...]) -> Tables:
 
 
 def _plant_id(tables: Tables, change: tuple[int, ...]) -> Tables:
+    """In every table that an engine may take the token from: the look-up of pieces, and the merge that makes it."""
     token, other = change
-    rows = tables.bpe.piece_rows.copy()
+    rows, product, whole = tables.bpe.piece_rows.copy(), tables.bpe.product.copy(), tables.bpe.whole.copy()
     length = int(tables.bpe.token_length[token])
     rows[rows[:, 4] == (length << 20 | token), 4] = length << 20 | other
-    return tables._replace(bpe=dataclasses.replace(tables.bpe, piece_rows=rows))
+    product[product == token] = other
+    whole[token] = False  # a dictionary of tokens is made of those that are marked here
+    return tables._replace(bpe=dataclasses.replace(tables.bpe, piece_rows=rows, product=product, whole=whole))
 
 
 def _plant_end(tables: Tables, change: tuple[int, ...]) -> Tables:
