@@ -97,14 +97,9 @@ def profile(tables: Any, data: jax.Array, tiles: program.Tiles, repeat: int = 5)
     state = run(
         "merges, longer",
         int(long.number),
-        lambda b, f, p, s: jax.lax.cond(
-            p.number > 0,
-            lambda s: merge_long(b, f, p.start, p.length, p.number, s, tiles.flat, tiles.starts),
-            lambda s: s,
-            s,
-        ),
+        functools.partial(_longer, tiles),
         lambda out: int(long.number) * 8 + n_bytes * (4 + 4 + 4 + _PAIR),
-        *(bpe, first, long, state),
+        *(bpe, data, first, long, state),
     )
     state = run(
         "copies",
@@ -127,9 +122,11 @@ def profile(tables: Any, data: jax.Array, tiles: program.Tiles, repeat: int = 5)
     return found, min(_seconds(lambda t, d: whole(t, d, tiles), (tables, data)) for _ in range(repeat))
 
 
-def _longer(tiles: program.Tiles, bpe: Any, first: Any, long: program.Pieces, state: jax.Array) -> jax.Array:
+def _longer(
+    tiles: program.Tiles, bpe: Any, data: jax.Array, first: Any, long: program.Pieces, state: jax.Array
+) -> jax.Array:
     def merge(state: jax.Array) -> jax.Array:
-        return merge_long(bpe, first, long.start, long.length, long.number, state, tiles.flat, tiles.starts)
+        return merge_long(bpe, data, first, long.start, long.length, long.number, state, tiles.flat, tiles.starts)
 
     return jax.lax.cond(long.number > 0, merge, lambda state: state, state)
 
