@@ -126,7 +126,18 @@ def test_words_of_every_length_share_a_shape_and_are_cut_right(parts):
     known = shapes.Shapes(pretok)
     rng = random.Random(3)
     heads = ["", " ", ".", "\n  ", "('", "don't", "9", "\r\n\t", "_", "Éa", "A", "\u0301"]
-    for word in ("abcdefghijklm", "ellervedst", "LLVE", "AbCd", "xXxXyY", "vellsellt"):
+    heads += ["—", "。", "\u2003", "a—", "🙂"]
+    for word in (
+        "abcdefghijklm",
+        "ellervedst",
+        "LLVE",
+        "AbCd",
+        "xXxXyY",
+        "vellsellt",
+        "приветдруг",
+        "中文字かな한글",
+        "éaéaéa",
+    ):
         texts = [(h + word[:n] + word[: rng.randint(0, 9)]).encode() for h in heads for n in range(1, len(word) + 1)]
         assert known.pieces(texts) == [tuple(pieces_of(pretok, t)) for t in texts]
 
@@ -197,6 +208,7 @@ def test_no_way_through_the_engine_changes_a_result(parts, monkeypatch, corpus):
     ):
         for name, value in {"_BULK": bulk, "_SHAPED": shaped, "_WARM": warm, "_VOCABULARY": vocabulary}.items():
             monkeypatch.setattr(engine, name, value)
+        monkeypatch.setattr(engine, "_HAN", 0x80 if warm else 0xE3)
         monkeypatch.setattr(engine, "_WIDE", 1)
         for entries in (1 << 16, 20):
             host = HostEngine(parts, cache_entries=entries)

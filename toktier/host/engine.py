@@ -37,9 +37,13 @@ _SLAB = 1 << 17  # pieces held as Python objects at a time
 _MANY = 1 << 14  # pieces of one call for which a copy of the cache pays
 _SHAPED = 96  # new units of one call up to which shapes are quicker than the NumPy pre-tokenizer
 _FEW = 16  # pieces for which one merge after the other beats one look-up of all as whole tokens
-_SINGLY = 3072  # bytes of segments to merge; from here on NumPy rounds beat plain Python
-_VOCABULARY = 1 << 13  # new pieces, after which a dictionary of all tokens is made: 30 ms, 15 to 25 MB
-_WIDE = 64  # bytes of pieces with longer characters from which on segments pay
+_SINGLY = 6000  # bytes of segments to merge; from here on NumPy rounds beat plain Python
+_CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
+_VOCABULARY = 1 << 13  # so many of them, and it is made: 30 ms, 15 to 25 MB
+_HAN = (
+    0xE3  # first bytes from here on are mostly Han, Kana, Hangul: scripts of so many characters that segments are short
+)
+_WIDE = 64  # bytes of such pieces from which on segments pay
 _WARM = 1 << 15  # bytes of them that are merged as they are before the tables of segments are worth making
 
 
@@ -111,7 +115,7 @@ class HostEngine:
         """Remember the units of some text, so that short texts like it are mostly known; changes no result."""
         if self._unit is not None:
             if not self._vocabulary:
-                self._met(_VOCABULARY)
+                self._vocabulary = _tokens(self._bpe, self._bpe.whole)
             self._units_apart(set(split_units(self._unit, data)).difference(self.units.young), thorough=True)
 
     def piece_marks(self, buffer: np.ndarray | bytes) -> np.ndarray:
@@ -221,14 +225,14 @@ class HostEngine:
 
     def _met(self, count: int) -> dict[bytes, bytes]:
         """All tokens, once so many new pieces were met that a dictionary of them pays; till then none."""
-        self._new_pieces += count
+        self._new_pieces += count if count <= _CALL else 0
         if self._new_pieces >= _VOCABULARY:
             self._vocabulary = _tokens(self._bpe, self._bpe.whole)
         return self._vocabulary
 
     def _merged(self, pieces: list[bytes]) -> Iterable[bytes]:
         """What merges make of pieces."""
-        wide = sum([len(p) for p in pieces if not p.isascii()])
+        wide = sum([len(p) for p in pieces if max(p) >= _HAN])
         self._wide_bytes += wide
         if wide < _WIDE or self._wide_bytes < _WARM:
             return self._merged_apart(pieces)

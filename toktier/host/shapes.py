@@ -69,7 +69,7 @@ class Shapes:
         self._folded_ascii = plain.fold[symbol].astype(np.uint8).tobytes() + bytes(128)
         self._fold = {k: chr(v) for k, v in enumerate(plain.fold.tolist())}
         letter = int(plain.fold[symbol[ord("a")]])
-        self._run, self._least = bytes([letter]), plain.least_run(letter)
+        self._run, self._wide_run, self._least = bytes([letter]), chr(letter) + _CONTINUED, plain.least_run(letter)
 
     def pieces(self, texts: Sequence[bytes]) -> list[Pieces]:
         """The pieces of each text, none of which is empty or holds a boundary."""
@@ -103,7 +103,11 @@ class Shapes:
 
     def _wide_shape(self, text: bytes) -> str:
         shape = text.decode().translate(self._of_point)
-        return shape if self._told in shape else shape.translate(self._fold)
+        if self._told in shape:
+            return shape
+        shape = shape.translate(self._fold)
+        # what is stripped may begin with the end of another character; `least` letters are at most four times the bytes
+        return shape[: len(shape.rstrip(self._wide_run)) + 4 * self._least + 3]
 
     def _cutter(self, shape: bytes | str) -> Cutter:
         """The automata, character by character."""

@@ -98,8 +98,11 @@ def _joined(tables: PretokTables) -> np.ndarray:
             start = (lead & 31) << 6
             symbols[lead, blocks[tables.block[start >> 8], (start & 255) : (start & 255) + 64]] = True
         else:
-            start, size = ((lead & 15) << 12, 1 << 12) if lead < 0xF0 else ((lead & 7) << 18, 1 << 18)
-            symbols[lead] = in_block[tables.block[start >> 8 : (start + size) >> 8]].any(0)
+            start, stop = (lead & 15) << 4, ((lead & 15) + 1) << 4  # blocks of 256 characters
+            if lead >= 0xF0:
+                start, stop = (lead & 7) << 10, min(((lead & 7) + 1) << 10, len(tables.block))
+            shorter = {0xE0: 0x08, 0xF0: 0x100}.get(lead, 0)  # characters below are written in fewer bytes
+            symbols[lead] = in_block[tables.block[max(start, shorter) : stop]].any(0)
     ways = symbols.astype(np.int32)
     return ways @ (~tables.cut).astype(np.int32) @ ways.T > 0
 
