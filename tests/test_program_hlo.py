@@ -15,7 +15,7 @@ from toktier import device, kernels
 
 CAPACITY = 1 << 14
 # Recorded for jaxlib 0.10.2 on a CPU; a change that needs more kernels or loops says so here.
-KERNELS, LOOPS, BRANCHES = 1000, 31, 28
+KERNELS, LOOPS, BRANCHES = 978, 28, 40  # of the branches, a dozen are fences (toktier/fence.py), on a CPU only
 SLACK = 1.1
 # For a GPU the program can be lowered without one, though not compiled.
 GPU_LOOPS = 24
@@ -31,8 +31,8 @@ def test_kernels_loops_and_branches_stay_few(tables: object) -> None:
     compiled = device._encode.lower(tables, data, device.tiles_for(CAPACITY, "cpu"), False).compile()
     found = kernels.count(compiled.as_text())
     assert found.kernels <= KERNELS * SLACK, found
-    assert found.loops <= LOOPS, found
-    assert found.branches <= BRANCHES, found
+    assert found.loops <= LOOPS * SLACK, found
+    assert found.branches <= BRANCHES * SLACK, found
     assert not {"custom-call", "sort", "infeed", "outfeed", "send", "recv"} & set(found.by_kind), found
 
 
