@@ -209,6 +209,7 @@ def test_no_way_through_the_engine_changes_a_result(parts, monkeypatch, corpus):
         for name, value in {"_BULK": bulk, "_SHAPED": shaped, "_WARM": warm, "_VOCABULARY": vocabulary}.items():
             monkeypatch.setattr(engine, name, value)
         monkeypatch.setattr(engine, "_HAN", 0x80 if warm else 0xE3)
+        monkeypatch.setattr(engine, "_UNITS", 30 if warm else 10**9)
         monkeypatch.setattr(engine, "_WIDE", 1)
         for entries in (1 << 16, 20):
             host = HostEngine(parts, cache_entries=entries)

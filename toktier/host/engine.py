@@ -32,19 +32,22 @@ from toktier.host.whole import NONE, find_whole
 from toktier.pretok.host_scan import piece_bounds
 from toktier.pretok.tables import PretokTables
 
-_BULK = 1 << 15  # bytes from which on most units are new, and all pieces are found at once instead
+_BULK = 1 << 13  # bytes from which on most units are new, and all pieces are found at once instead
 _SLAB = 1 << 17  # pieces held as Python objects at a time
 _MANY = 1 << 14  # pieces of one call for which a copy of the cache pays
+_UNITS = 512  # units of one call that are remembered even if most of them are new
 _SHAPED = 96  # new units of one call up to which shapes are quicker than the NumPy pre-tokenizer
 _FEW = 16  # pieces for which one merge after the other beats one look-up of all as whole tokens
-_SINGLY = 6000  # bytes of segments to merge; from here on NumPy rounds beat plain Python
+_SINGLY = 3072  # bytes of pieces to merge; from here on NumPy rounds beat plain Python
+_SINGLY_WARM = 6000  # the same once plain Python knows most pairs
+_WARM_PAIRS = 1 << 15
 _CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
 _VOCABULARY = 1 << 13  # so many of them, and it is made: 30 ms, 15 to 25 MB
 _HAN = (
     0xE3  # first bytes from here on are mostly Han, Kana, Hangul: scripts of so many characters that segments are short
 )
 _WIDE = 64  # bytes of such pieces from which on segments pay
-_WARM = 1 << 15  # bytes of them that are merged as they are before the tables of segments are worth making
+_WARM = 1 << 17  # bytes of them that are merged as they are before the tables of segments are worth making
 
 
 class Tables(Protocol):
@@ -98,16 +101,16 @@ class HostEngine:
         Returns:
           Encoded(ids int32[k], ends int64[k]).
         """
-        if self._unit is None or len(buffer) > _BULK:
-            data, raw = _both(buffer)
+        data, raw = _both(buffer)
+        packed = self._encode_units(split_units(self._unit, data)) if self._unit and len(data) <= _BULK else None
+        if packed is None:
             starts, ends = piece_bounds(self._pretok, raw)
             ids = np.frombuffer(self._packed(data, starts, ends), np.int32)
             return Encoded(ids, self._token_ends(ids, starts, ends))
-        data = buffer if isinstance(buffer, bytes) else buffer.tobytes()
-        ids = np.frombuffer(bytearray(self._encode_units(split_units(self._unit, data))), np.int32)
+        ids = np.frombuffer(bytearray(packed), np.int32)
         token_ends = self._length.take(ids).cumsum()
         if b"\xff" in data:
-            hole = np.flatnonzero(np.frombuffer(data, np.uint8) == 0xFF)
+            hole = np.flatnonzero(raw == 0xFF)
             _skip(token_ends, hole - np.arange(len(hole)), np.arange(1, len(hole) + 1))
         return Encoded(ids, token_ends)
 
@@ -146,12 +149,14 @@ class HostEngine:
 
     # ---- units ----
 
-    def _encode_units(self, units: list[bytes]) -> bytes:
-        """The ids of units and boundaries, packed and joined."""
+    def _encode_units(self, units: list[bytes]) -> bytes | None:
+        """The ids of units and boundaries, packed and joined; None where they are many and most of them are new."""
         known = self.units.young
         packed = list(map(known.get, units))
         if None not in packed:
             return b"".join(packed)  # type: ignore[arg-type]
+        if len(units) > _UNITS and packed.count(None) * 2 > len(units):
+            return None
         found = self._units_apart({u for u, ids in zip(units, packed, strict=True) if ids is None})
         return b"".join([found[u] if ids is None else ids for u, ids in zip(units, packed, strict=True)])
 
@@ -250,7 +255,7 @@ class HostEngine:
         return _grouped(packed, map(range, counts))
 
     def _merged_apart(self, pieces: list[bytes]) -> Iterable[bytes]:
-        if sum(map(len, pieces)) <= _SINGLY:
+        if sum(map(len, pieces)) <= (_SINGLY if self._single.pairs_known < _WARM_PAIRS else _SINGLY_WARM):
             encode = self._single.encode
             return [array("i", encode(p)).tobytes() for p in pieces]
         return [ids.tobytes() for ids in self._rounds.encode(pieces)]

@@ -12,6 +12,7 @@ from toktier.bpe.char_start import AFTER_ASCII, AFTER_MULTI, AT_HEAD, TOKEN_MASK
 from toktier.bpe.tables import BpeTables
 
 SHORT = 96  # tokens; up to here a scan of a list for its minimum beats a heap
+LONG = 4096  # tokens; from here on many pairs have the same rank, and places in order of rank beat a heap of all
 _SHIFT = 20
 _RANK = (1 << _SHIFT) - 1
 _PAIRS = 1 << 18  # pairs remembered at a time
@@ -48,9 +49,15 @@ class PieceMerger:
         self._ranks = PairRanks(tables)
         self._product = np.ascontiguousarray(tables.product).data
         self._infinite = len(tables.product)
+        self._orderly = bool(tables.orderly.all())
         self._byte_token = tables.byte_token.tolist()
         self._char_block = np.ascontiguousarray(tables.char_block).data
         self._char_start = np.ascontiguousarray(tables.char_start).data
+
+    @property
+    def pairs_known(self) -> int:
+        """Pairs whose rank is remembered."""
+        return len(self._ranks)
 
     def encode(self, piece: bytes) -> list[int]:
         """Ids of a piece by its merges; whether it is a token as a whole is the caller's question.
@@ -78,7 +85,9 @@ class PieceMerger:
 
     def merge(self, tokens: list[int]) -> list[int]:
         """Merge until no two neighbours may; `tokens` is used up."""
-        return self._merge_list(tokens) if len(tokens) <= SHORT else self._merge_heap(tokens)
+        if len(tokens) <= SHORT:
+            return self._merge_list(tokens)
+        return self._merge_ranks(tokens) if len(tokens) >= LONG and self._orderly else self._merge_heap(tokens)
 
     def _merge_list(self, tokens: list[int]) -> list[int]:
         rank_of, product, infinite = self._ranks.__getitem__, self._product, self._infinite
@@ -127,4 +136,55 @@ class PieceMerger:
                 ranks[k] = r = rank_of(tokens[k] << _SHIFT | made)
                 if r != infinite:
                     push(heap, r << 32 | k)
+        return [t for t in tokens if t >= 0]
+
+    def _merge_ranks(self, tokens: list[int]) -> list[int]:
+        """One rank after the other, the places of each from left to right; a heap holds the ranks, not the places.
+
+        Every rank is orderly here: what a merge makes possible ranks above it, so that no place is added to a rank that
+        is at work or done.
+        """
+        rank_of, product, infinite = self._ranks.__getitem__, self._product, self._infinite
+        n = len(tokens)
+        ranks = [rank_of(a << _SHIFT | b) for a, b in itertools.pairwise(tokens)]
+        ranks.append(infinite)
+        places: dict[int, list[int]] = {}
+        for i, r in enumerate(ranks):
+            if r != infinite:
+                if r in places:
+                    places[r].append(i)
+                else:
+                    places[r] = [i]
+        heap = list(places)
+        heapq.heapify(heap)
+        before, behind = list(range(-1, n - 1)), list(range(1, n + 1))
+        while heap:
+            rank = heapq.heappop(heap)
+            made = product[rank]
+            for i in sorted(places.pop(rank)):
+                if ranks[i] != rank:
+                    continue
+                j = behind[i]
+                tokens[i] = made
+                tokens[j], ranks[j] = -1, infinite
+                behind[i] = j = behind[j]
+                ranks[i] = infinite
+                k = before[i]
+                if j < n:
+                    before[j] = i
+                    ranks[i] = r = rank_of(made << _SHIFT | tokens[j])
+                    if r != infinite:
+                        if r in places:
+                            places[r].append(i)
+                        else:
+                            places[r] = [i]
+                            heapq.heappush(heap, r)
+                if k >= 0:
+                    ranks[k] = r = rank_of(tokens[k] << _SHIFT | made)
+                    if r != infinite:
+                        if r in places:
+                            places[r].append(k)
+                        else:
+                            places[r] = [k]
+                            heapq.heappush(heap, r)
         return [t for t in tokens if t >= 0]
