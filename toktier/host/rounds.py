@@ -12,6 +12,7 @@ other, the rest is merged in plain Python: any state on the way has the same res
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from toktier.bpe import perfect_hash
 from toktier.bpe.char_start import AFTER_ASCII, AFTER_MULTI, AT_HEAD, TOKEN_MASK
 from toktier.bpe.tables import BpeTables
+from toktier.host import long
 from toktier.host.short import PieceMerger
 
 BLOCK = 1 << 17  # bytes worked on together: bounds memory; below 1 << 16 the calls themselves begin to count
@@ -59,6 +61,18 @@ class RoundMerger:
 
     def encode(self, pieces: list[bytes]) -> list[np.ndarray]:
         """int32 ids of each piece by its merges; none is empty, and each is a stretch of UTF-8."""
+        if max(map(len, pieces), default=0) <= 2 * long.PART:
+            return self._encode_blocks(pieces)
+        cut = [long.parts_of(piece, long.PART) for piece in pieces]
+        ids = iter(self._encode_blocks(list(itertools.chain.from_iterable(cut))))
+        seams = long.Seams(self._tables, self._single.encode)
+        out = []
+        for piece, parts in zip(pieces, cut, strict=True):
+            joined = seams.join([next(ids) for _ in parts])
+            out.append(self._encode_block([piece])[0] if joined is None else joined)
+        return out
+
+    def _encode_blocks(self, pieces: list[bytes]) -> list[np.ndarray]:
         out: list[np.ndarray] = []
         first, size = 0, 0
         for i, piece in enumerate(pieces):
