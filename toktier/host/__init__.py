@@ -7,6 +7,7 @@ cache.py    ids of units, pieces and segments seen before, bounded
 segments.py pieces cut where no token lies across
 whole.py    pieces that are a token, many at a time
 short.py    merges of one piece: a list for a short one, a heap for a long one
+long.py     very long pieces in parts, put together at their seams
 rounds.py   merges of many pieces, or of one very long one, several merges a round
 """
 
