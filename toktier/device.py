@@ -34,7 +34,7 @@ def tiles_for(capacity: int, backend: str) -> program.Tiles:
     if backend == "cpu":
         wide = min(capacity, 1 << 14)
         # a large capacity is only used for one long piece after another, a small one for the odd long word
-        return program.Tiles(wide, 4096, 4096, wide, 1024 if capacity <= 1 << 18 else wide, (256, 256, 64, 32))
+        return program.Tiles(wide, 4096, 4096, wide, 1024 if capacity <= 1 << 18 else wide, (128, 64, 32, 32))
     wide = capacity // 4
     return program.Tiles(wide, wide, wide, wide, wide, (wide // 4, wide // 8, wide // 16, wide // 32))
 
