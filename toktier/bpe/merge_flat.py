@@ -25,8 +25,8 @@ from toktier.bpe.starts import Starts
 from toktier.compact import append, positions, ranks
 from toktier.fence import fence
 
-_REACH = 3  # how many neighbours a certificate may lean on
-_HALO = 8  # tokens read beyond a tile on either side
+_REACH = 16  # how many neighbours a certificate may lean on; at 3, a megabyte of random letters took minutes
+_HALO = 24  # tokens read beyond a tile on either side: the reach and the next pair
 _UNKNOWN = -1  # rank not looked up since a neighbour changed
 _SEPARATOR = -1
 _NOTHING = 0xFF

@@ -37,6 +37,7 @@ _SLAB = 1 << 17  # pieces held as Python objects at a time
 _MANY = 1 << 14  # pieces of one call for which a copy of the cache pays
 _UNITS = 512  # units of one call that are remembered even if most of them are new
 _SHAPED = 96  # new units of one call up to which shapes are quicker than the NumPy pre-tokenizer
+_SHAPED_WIDE = 16  # the same where they hold characters of several bytes, whose shapes cost more
 _FEW = 16  # pieces for which one merge after the other beats one look-up of all as whole tokens
 _SINGLY = 3072  # bytes of pieces to merge; from here on NumPy rounds beat plain Python
 _SINGLY_WARM = 6000  # the same once plain Python knows most pairs
@@ -47,7 +48,7 @@ _HAN = (
     0xE3  # first bytes from here on are mostly Han, Kana, Hangul: scripts of so many characters that segments are short
 )
 _WIDE = 64  # bytes of such pieces from which on segments pay
-_WARM = 1 << 17  # bytes of them that are merged as they are before the tables of segments are worth making
+_WARM = 3 << 14  # bytes of them merged as they are before the tables of segments are worth their 12 ms
 
 
 class Tables(Protocol):
@@ -175,8 +176,8 @@ class HostEngine:
                 found[unit] = b""
             else:
                 (short if len(unit) <= LONGEST_PIECE else long).append(unit)
-        if len(short) > _SHAPED and not thorough:
-            short, long = [], short + long
+        if not thorough and (long or len(short) > _SHAPED or sum([not u.isascii() for u in short]) > _SHAPED_WIDE):
+            short, long = [], short + long  # all in one pass
         for some, way in ((short, self._shaped_units), (long, self._bulk_units)):
             if some:
                 found.update(zip(some, way(some), strict=True))
