@@ -43,7 +43,7 @@ _SINGLY = 3072  # bytes of pieces to merge; from here on NumPy rounds beat plain
 _SINGLY_WARM = 6000  # the same once plain Python knows most pairs
 _WARM_PAIRS = 1 << 13  # that many
 _CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
-_VOCABULARY = 1 << 13  # so many of them, and it is made: 30 ms, 15 to 25 MB
+_VOCABULARY = 1 << 12  # so many of them, and it is made: 30 ms, 15 to 25 MB
 _HAN = (
     0xE3  # first bytes from here on are mostly Han, Kana, Hangul: scripts of so many characters that segments are short
 )

@@ -15,6 +15,7 @@ SHORT = 96  # tokens; up to here a scan of a list for its minimum beats a heap
 LONG = 4096  # tokens; from here on many pairs have the same rank, and places in order of rank beat a heap of all
 _SHIFT = 20
 _RANK = (1 << _SHIFT) - 1
+_REMAINDERS = 1048573  # a prime
 _PAIRS = 1 << 18  # pairs remembered at a time
 
 
@@ -22,7 +23,8 @@ class PairRanks(dict):
     """`left << 20 | right` -> rank, `infinite` for a pair that never merges.
 
     A dictionary of 200,000 pairs takes some 40 ms to build, too long for a first short text, and 30 MB.  So pairs are
-    found by bisection in a sorted array when they are first met, and kept; full, the dictionary is emptied.
+    found by bisection in a sorted array when they are first met, and kept; full, the dictionary is emptied.  Most pairs
+    that are met never merge, which a table of one byte for each remainder of a division mostly tells at once.
     """
 
     def __init__(self, tables: BpeTables):
@@ -31,11 +33,16 @@ class PairRanks(dict):
         pairs = tables.pairs.astype(np.int64)
         self._sorted = np.sort((pairs[:, 0] << _SHIFT | pairs[:, 1]) << _SHIFT | np.arange(len(pairs)))
         self._view = self._sorted.data
+        some = np.zeros(_REMAINDERS, bool)
+        some[(pairs[:, 0] << _SHIFT | pairs[:, 1]) % _REMAINDERS] = True
+        self._some = some.tobytes()
 
     def __missing__(self, pair: int) -> int:
-        at = bisect.bisect_left(self._view, pair << _SHIFT)
-        entry = self._view[at] if at < len(self._view) else -1
-        rank = entry & _RANK if entry >> _SHIFT == pair else self.infinite
+        rank = self.infinite
+        if self._some[pair % _REMAINDERS]:
+            at = bisect.bisect_left(self._view, pair << _SHIFT)
+            if at < len(self._view) and self._view[at] >> _SHIFT == pair:
+                rank = self._view[at] & _RANK
         if len(self) >= _PAIRS:
             self.clear()
         self[pair] = rank
