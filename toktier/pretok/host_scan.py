@@ -155,13 +155,13 @@ class HostScan:
         self._resolve(self.left, before, symbol)
         self._resolve(self.right, behind[::-1], symbol[::-1])
         for at in range(0, count, _CHUNK):
-            part = slice(at, at + _CHUNK)
-            index = before[part].astype(self.out_key)
+            block = slice(at, at + _CHUNK)
+            index: np.ndarray = before[block].astype(self.out_key)
             index *= self.out_key(n)
-            index += symbol[part]
+            index += symbol[block]
             index *= self.out_key(self.n_right)
-            index += behind[part]
-            self.out.take(index.astype(np.intp), out=mark[part], mode="clip")
+            index += behind[block]
+            self.out.take(index.astype(np.intp), out=mark[block], mode="clip")
         return mark
 
     def _resolve(self, side: _Side, state: np.ndarray, symbol: np.ndarray) -> None:
