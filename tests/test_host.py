@@ -318,6 +318,7 @@ def test_an_engine_survives_pickling(vocabulary, corpus):
 
 
 def test_the_pair_dictionary_gives_the_same_before_and_after_it_is_complete(vocabulary):
+    from toktier.host import short
     from toktier.host.short import PairRanks
 
     _, bpe, _ = vocabulary
@@ -327,8 +328,11 @@ def test_the_pair_dictionary_gives_the_same_before_and_after_it_is_complete(voca
     pairs = absent + list(rank_of)
     rng.shuffle(pairs)
     ranks = PairRanks(bpe)
-    for _ in range(2):
-        assert [ranks[p] for p in pairs] == [rank_of.get(p, len(rank_of)) for p in pairs]
+    want = [rank_of.get(p, len(rank_of)) for p in pairs]
+    assert [ranks[p] for p in pairs] == want
+    assert len(ranks) <= short._PAIRS
+    ranks.complete()
+    assert [ranks[p] for p in pairs] == want
 
 
 # ---- with the pre-tokenizer ----

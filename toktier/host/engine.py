@@ -120,6 +120,7 @@ class HostEngine:
         if self._unit is not None:
             if not self._vocabulary:
                 self._vocabulary = _tokens(self._bpe, self._bpe.whole)
+            self._single.learn()
             self._units_apart(set(split_units(self._unit, data)).difference(self.units.young), thorough=True)
 
     def piece_marks(self, buffer: np.ndarray | bytes) -> np.ndarray:

@@ -16,7 +16,7 @@ LONG = 4096  # tokens; from here on many pairs have the same rank, and places in
 _SHIFT = 20
 _RANK = (1 << _SHIFT) - 1
 _REMAINDERS = 1048573  # a prime
-_PAIRS = 1 << 18  # pairs remembered at a time
+_PAIRS = 1 << 17  # pairs remembered at a time
 
 
 class PairRanks(dict):
@@ -24,7 +24,8 @@ class PairRanks(dict):
 
     A dictionary of 200,000 pairs takes some 40 ms to build, too long for a first short text, and 30 MB.  So pairs are
     found by bisection in a sorted array when they are first met, and kept; full, the dictionary is emptied.  Most pairs
-    that are met never merge, which a table of one byte for each remainder of a division mostly tells at once.
+    that are met never merge, which a table of one byte for each remainder of a division mostly tells at once.  Where
+    many short texts are to come, `complete` takes all pairs in.
     """
 
     def __init__(self, tables: BpeTables):
@@ -36,9 +37,12 @@ class PairRanks(dict):
         some = np.zeros(_REMAINDERS, bool)
         some[(pairs[:, 0] << _SHIFT | pairs[:, 1]) % _REMAINDERS] = True
         self._some = some.tobytes()
+        self._complete = False
 
     def __missing__(self, pair: int) -> int:
         rank = self.infinite
+        if self._complete:
+            return rank
         if self._some[pair % _REMAINDERS]:
             at = bisect.bisect_left(self._view, pair << _SHIFT)
             if at < len(self._view) and self._view[at] >> _SHIFT == pair:
@@ -47,6 +51,12 @@ class PairRanks(dict):
             self.clear()
         self[pair] = rank
         return rank
+
+    def complete(self) -> None:
+        """Take in all pairs that merge; from then on what is missing does not."""
+        if not self._complete:
+            self.update(zip((self._sorted >> _SHIFT).tolist(), (self._sorted & _RANK).tolist(), strict=True))
+            self._complete = True
 
 
 class PieceMerger:
@@ -60,6 +70,10 @@ class PieceMerger:
         self._byte_token = tables.byte_token.tolist()
         self._char_block = np.ascontiguousarray(tables.char_block).data
         self._char_start = np.ascontiguousarray(tables.char_start).data
+
+    def learn(self) -> None:
+        """Make ready for many pieces."""
+        self._ranks.complete()
 
     @property
     def pairs_known(self) -> int:
