@@ -193,7 +193,6 @@ def test_a_panic_is_an_ordinary_exception():
 
 def test_tiktoken_missing_byte_panics_as_an_ordinary_exception(capfd):
     spec = ranks.spec("odd", {bytes([b]): b for b in range(256) if b != 0x61}, PATTERNS["cl100k"], {})
-    assert "0x61" in spec.reason
     reference = TiktokenReference(spec)
     assert reference.encode("bc").tolist() == [0x62, 0x63]
     with pytest.raises(EngineError):
