@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -51,6 +52,14 @@ class PairRanks(dict):
             self.clear()
         self[pair] = rank
         return rank
+
+    @property
+    def rank_of(self) -> Callable[[int, int], int]:
+        """A function of a pair and of what to say of pairs that never merge: without a detour once all are known."""
+        return self.get if self._complete else self._found
+
+    def _found(self, pair: int, _: int) -> int:
+        return self[pair]
 
     def complete(self) -> None:
         """Take in all pairs that merge; from then on what is missing does not."""
@@ -111,20 +120,20 @@ class PieceMerger:
         return self._merge_ranks(tokens) if len(tokens) >= LONG and self._orderly else self._merge_heap(tokens)
 
     def _merge_list(self, tokens: list[int]) -> list[int]:
-        rank_of, product, infinite = self._ranks.__getitem__, self._product, self._infinite
-        ranks = [rank_of(a << _SHIFT | b) for a, b in itertools.pairwise(tokens)]
+        product, infinite = self._product, self._infinite
+        rank_of = self._ranks.rank_of
+        ranks = [rank_of(a << _SHIFT | b, infinite) for a, b in itertools.pairwise(tokens)]
         while ranks:
             best = min(ranks)
             if best == infinite:
                 break
             i = ranks.index(best)  # the leftmost
-            made = product[best]
-            tokens[i] = made
+            tokens[i] = made = product[best]
             del tokens[i + 1], ranks[i]
             if i:
-                ranks[i - 1] = rank_of(tokens[i - 1] << _SHIFT | made)
+                ranks[i - 1] = rank_of(tokens[i - 1] << _SHIFT | made, infinite)
             if i < len(ranks):
-                ranks[i] = rank_of(made << _SHIFT | tokens[i + 1])
+                ranks[i] = rank_of(made << _SHIFT | tokens[i + 1], infinite)
         return tokens
 
     def _merge_heap(self, tokens: list[int]) -> list[int]:
