@@ -84,8 +84,8 @@ class DeviceEngine:
         use_compilation_cache()
         self._pretok = tables.pretok
         self.backend = jax.default_backend()
-        self._host_tables = program.DeviceTables(scan_tables(tables.pretok), lookup_tables(tables.bpe))
-        self.tables: program.DeviceTables = jax.device_put(self._host_tables)
+        made = program.DeviceTables(scan_tables(tables.pretok), lookup_tables(tables.bpe))
+        self.tables: program.DeviceTables = jax.device_put(made)
         self.capacities = CAPACITIES.get(self.backend, CAPACITIES["default"])
         self._process = os.getpid()
         self._pool: ThreadPoolExecutor | None = None

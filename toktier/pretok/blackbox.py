@@ -7,6 +7,7 @@ that the reference itself cuts out before its pre-tokenizer runs (an added token
 
 from __future__ import annotations
 
+import abc
 import functools
 import importlib.metadata
 import json
@@ -79,7 +80,7 @@ def marks_from(length: int, pieces: Sequence[tuple[int, int]]) -> np.ndarray:
     return marks
 
 
-class Blackbox:
+class Blackbox(abc.ABC):
     """What both references share: batches of texts, joined by a separator."""
 
     reference: str
@@ -124,8 +125,9 @@ class Blackbox:
                 return candidate
         raise LearnError("the asked texts hold every separator")
 
+    @abc.abstractmethod
     def _joined(self, points: np.ndarray, separator: str, guess: np.ndarray | None) -> np.ndarray:
-        raise NotImplementedError
+        """The marks of texts that are asked in one, with the separator between them."""
 
 
 class TokenizersBlackbox(Blackbox):
