@@ -33,6 +33,10 @@ class EngineError(ToktierError, RuntimeError):
     """The engine asked for by name cannot run this tokenizer or this input."""
 
 
+class MissingExtraError(ToktierError, ImportError):
+    """A part that needs an optional package which is not installed; the message has the command that installs it."""
+
+
 class SessionError(ToktierError, RuntimeError):
     """A session or a stored record that cannot be used, such as one that another process changed meanwhile."""
 
