@@ -1,4 +1,4 @@
-"""Optional packages: imported when a part that needs one is used, with the command to install it where it is missing."""
+"""Optional packages: imported by the part that needs one, with the command that installs it where it is missing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ def need(package: str, extra: str, part: str) -> Any:
     Raises:
       MissingExtraError: it is not installed.  An installed package that fails to import raises its own error.
     """
+    top = package.split(".")[0]
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as e:
-        if e.name is None or e.name.split(".")[0] != package.split(".")[0]:
+        if e.name != top:
             raise
         raise MissingExtraError(
-            f"{part} needs the package {package.split('.')[0]!r}, which is not installed: pip install 'toktier[{extra}]'"
+            f"{part} needs the package {top!r}, which is not installed; install it: pip install 'toktier[{extra}]'"
         ) from e
