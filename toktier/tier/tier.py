@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from .verifier import Verifier
 
 
+# called with a session under its lock before it is changed; what it raises ends the request, and nothing is changed
+Check = Callable[["Session"], object]
+
+
 class Tier:
     """Serves exact ids from several tokenizers and any number of sessions."""
 
@@ -94,9 +98,10 @@ class Tier:
         *,
         create: bool = False,
         timeout: float | None = None,
+        check: Check | None = None,
     ) -> Answer:
         """Adds text at the end of a session."""
-        return self._change(session, tokenizer, create, lambda s: s.append(text))
+        return self._change(session, tokenizer, create, lambda s: s.append(text), check)
 
     def edit(
         self,
@@ -107,9 +112,10 @@ class Tier:
         tokenizer: str | None = None,
         *,
         timeout: float | None = None,
+        check: Check | None = None,
     ) -> Answer:
         """Replaces characters [start, stop) of a session."""
-        return self._change(session, tokenizer, False, lambda s: s.edit(start, stop, text))
+        return self._change(session, tokenizer, False, lambda s: s.edit(start, stop, text), check)
 
     def update(
         self,
@@ -119,9 +125,10 @@ class Tier:
         *,
         create: bool = False,
         timeout: float | None = None,
+        check: Check | None = None,
     ) -> Answer:
         """Makes a text the session's text."""
-        return self._change(session, tokenizer, create, lambda s: s.update(text))
+        return self._change(session, tokenizer, create, lambda s: s.update(text), check)
 
     def delete(self, session: str, tokenizer: str | None = None) -> bool:
         """Forgets a session; says whether there was one."""
@@ -206,7 +213,14 @@ class Tier:
     def _closed_now(self) -> bool:
         return getattr(self, "_closed", False)
 
-    def _change(self, session: str, tokenizer: str | None, create: bool, change: Callable[[Session], Any]) -> Answer:
+    def _change(
+        self,
+        session: str,
+        tokenizer: str | None,
+        create: bool,
+        change: Callable[[Session], Any],
+        check: Check | None,
+    ) -> Answer:
         began, name = time.perf_counter(), self._name(tokenizer)
         store = self._stores[name]
         found = store.get(session)
@@ -216,7 +230,14 @@ class Tier:
                 raise UnknownSessionError(f"session={session!r} is not known: make it with encode(text, session=...)")
             found = store.get_or_create(session, "")
         with found._lock:
-            patch = change(found)
+            try:
+                if check is not None:
+                    check(found)
+                patch = change(found)
+            except BaseException:
+                if not hit:
+                    store.delete(session)
+                raise
             ids, served, scanned, text = found.ids, found._chunks.n_bytes, found._last["window"], found.text
         path = "reference" if found._engine.reason else "session" if hit else "host"
         return self._answer(began, ids, path, served, scanned, patch, name, session, text, None, False)
