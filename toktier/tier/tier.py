@@ -141,6 +141,14 @@ class Tier:
             raise UnknownSessionError(f"session={session!r} is not known: make it with encode(text, session=...)")
         return found.ids
 
+    def session_state(self, session: str, tokenizer: str | None = None) -> tuple[int, np.ndarray]:
+        """Characters of a session's text and its ids (int32[n], read-only), of the same moment."""
+        found = self._stores[self._name(tokenizer)].get(session)
+        if found is None:
+            raise UnknownSessionError(f"session={session!r} is not known: make it with encode(text, session=...)")
+        with found._lock:
+            return found.n_chars, found.ids
+
     async def encode_async(self, *args: Any, **options: Any) -> Answer:
         """As `encode`."""
         return await self._awaited(self.encode, *args, **options)
