@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toktier.errors import InputError
+
 Text = str | Sequence[str]  # a text, or its parts in order
 _SLICE = 1 << 16  # characters made into UTF-8 at a time: other threads get their turn in between
 
@@ -78,9 +80,13 @@ def message(sample: Sample, tokenizers: Mapping[str, Any]) -> Message:
     parts = [sample.text] if isinstance(sample.text, str) else sample.text
     if not all(isinstance(part, str) for part in parts):
         raise HandOverError("the offered text is no str, and no sequence of str")
-    mode, ids = sample.special_tokens, _integers(sample.ids)
-    if not isinstance(mode, str | None):
+    try:
+        mode = tokenizers[sample.tokenizer]._mode(sample.special_tokens)
+    except InputError as e:
+        raise HandOverError(str(e)) from e
+    if not isinstance(mode, str):
         mode = sorted(mode)
+    ids = _integers(sample.ids)
     head = {"name": sample.tokenizer, "mode": mode, "add": bool(sample.add_special_tokens), "dtype": ids.dtype.str}
     return Message(head, parts, ids)
 
