@@ -55,7 +55,9 @@ class Disk:
         self._path, self._engine, self._tokenizer, self._options, self._ttl = path, engine, tokenizer, options, ttl
         special = options["special_tokens"]
         special = special if special is None or isinstance(special, str) else sorted(special)
-        self._space = hashlib.sha256(json.dumps([engine.digest, special, engine.framed]).encode()).hexdigest()
+        space = [engine.digest, special, engine.framed, *(["unplaced"] if engine.reason else [])]
+        self._space = hashlib.sha256(json.dumps(space).encode()).hexdigest()
+        self._epoch = time.time() - time.monotonic()  # so that a clock set anew forgets no session, and keeps none
         self._idle: deque[tuple[int, sqlite3.Connection]] = deque()
         self._closed = False
         with self._connection() as db:
@@ -110,7 +112,7 @@ class Disk:
         if row is None:
             return None
         version, used, meta, numbers, checksum = row
-        if self._ttl is not None and time.time() - used > self._ttl:
+        if self._ttl is not None and self._now() - used > self._ttl:
             self.delete(id)
             return None
         what = f"the stored session {id!r}"
@@ -144,7 +146,10 @@ class Disk:
         """Forget what was not used for `ttl` seconds."""
         if self._ttl is None:
             return
-        limit = time.time() - self._ttl
+        now = self._now()
+        limit = now - self._ttl
+        with self._writing() as db:  # used in the future: by a process whose clock was wrong
+            db.execute("UPDATE session SET used=? WHERE space=? AND used>?", (now, self._space, now + self._ttl))
         with self._connection() as db:
             query = "SELECT id FROM session WHERE space=? AND used<?"
             old = [row[0] for row in db.execute(query, (self._space, limit)).fetchall()]
@@ -156,7 +161,7 @@ class Disk:
 
     def known(self, id: str) -> bool:
         """Is there a session of this name?"""
-        oldest = 0.0 if self._ttl is None else time.time() - self._ttl
+        oldest = 0.0 if self._ttl is None else self._now() - self._ttl
         with self._connection() as db:
             query = "SELECT 1 FROM session WHERE space=? AND id=? AND used>=?"
             return db.execute(query, (self._space, id, oldest)).fetchone() is not None
@@ -171,6 +176,10 @@ class Disk:
         self._closed = True
         while self._idle:
             self._idle.pop()[1].close()
+
+    def _now(self) -> float:
+        """Seconds since 1970 by the clock as it was when the file was opened, and by the monotonic one since."""
+        return self._epoch + time.monotonic()
 
     def _write(self, id: str, session: Session, fresh: bool) -> bool:
         """Write the chunks that are new, in one transaction; False where the version on disk is another."""
@@ -207,7 +216,7 @@ class Disk:
             db.executemany("INSERT INTO chunk VALUES (?, ?, ?, ?)", rows)
             db.execute(
                 "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (self._space, id, version, time.time(), meta, order, self._checksum(id, version, meta, order)),
+                (self._space, id, version, self._now(), meta, order, self._checksum(id, version, meta, order)),
             )
         saved.version, saved.numbers, saved.chunks = version, numbers, list(chunks)
         return True
@@ -258,6 +267,19 @@ class Disk:
                     db.close()
                 else:
                     self._idle.append((os.getpid(), db))
+
+
+def stored_options(path: Path, id: str, digest: str) -> list[dict[str, Any]]:
+    """The options of the sessions of this name and tokenizer in a file: special_tokens, add, unplaced of each."""
+    db = sqlite3.connect(path, timeout=_WAIT, isolation_level=None)
+    try:
+        rows = db.execute("SELECT meta FROM session WHERE id=?", (id,)).fetchall()
+    except sqlite3.Error as e:
+        raise SessionError(f"path={str(path)!r}: SQLite says {e}") from e
+    finally:
+        db.close()
+    found = [json.loads(row[0]) for row in rows]
+    return [meta for meta in found if meta.get("spec") == digest]
 
 
 _inherited: list[sqlite3.Connection] = []

@@ -95,8 +95,9 @@ def meta(session: Session) -> dict[str, Any]:
     special = session._special_tokens
     if special is not None and not isinstance(special, str):
         special = sorted(special)
-    framed = session._engine.framed
-    return {"spec": session._engine.digest, "special_tokens": special, "add": framed, "repair": session._mode}
+    made: dict[str, Any] = {"spec": session._engine.digest, "special_tokens": special, "repair": session._mode}
+    # without places of tokens, and with the ids around them among them: only good for a session that has none either
+    return {**made, "add": session._engine.framed, **({"unplaced": True} if session._engine.reason else {})}
 
 
 def unpack(tokenizer: Tokenizer, data: bytes, what: str = "data") -> Session:
@@ -116,6 +117,10 @@ def restore(tokenizer: Tokenizer, parts: Parts, what: str, engine: Any = None) -
         raise RecordError(f"{what} is a session of another tokenizer (its digest differs); {_WAY_OUT}")
     if sum(c.n_tokens for c in parts.chunks) != len(parts.ids):
         raise RecordError(f"{what} does not fit together (ids and ends differ in number); {_WAY_OUT}")
+    if meta.get("unplaced", False) != bool(session._engine.reason):
+        if any(c.given for c in parts.chunks):
+            raise RecordError(f"{what} holds given ids, and was made by another engine; {_WAY_OUT}")
+        return Session(tokenizer, "".join(c.text for c in parts.chunks), _windows=session._engine, **options)
     before, after = session._engine.frame
     session._ids, session._chunks = IdBuffer(np.concatenate([before, parts.ids, after])), ChunkList(parts.chunks)
     return session

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import InputError, InputTypeError, RecordError, SessionError
 from .session import MODES, Patch, Session, _check_text
-from .window import windows
+from .window import TokenizerWindows, windows
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
 
+R = TypeVar("R")
+_TRIED = 64  # sessions used longest ago that `evict` looks at
 EVENTS = ("hits", "misses", "loads", "refused", "evictions", "expirations", "widened", "full_encodes", "changes")
 
 
@@ -69,6 +73,7 @@ class SessionStore:
         add_special_tokens: bool = False,
         repair: str = "certified",
         engine: str = "auto",
+        _windows: TokenizerWindows | None = None,
     ) -> None:
         for name, limit in (("ttl", ttl), ("max_bytes", max_bytes)):
             if limit is not None and not (isinstance(limit, int | float) and limit > 0):
@@ -81,7 +86,7 @@ class SessionStore:
             "add_special_tokens": add_special_tokens,
             "repair": repair,
         }
-        self._windows = windows(tokenizer, special_tokens, engine, add_special_tokens)
+        self._windows = _windows or windows(tokenizer, special_tokens, engine, add_special_tokens)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._tally = threading.Lock()
         self._counts = dict.fromkeys(EVENTS, 0)
@@ -105,35 +110,72 @@ class SessionStore:
         Raises:
           as `Session.update`; after an error the session is as it was.
         """
+
+        def updated(session: Session, known: bool) -> Session:
+            if known:
+                session.update(text)
+            return session
+
         _check_text("text", text)
+        found = self.use(id, updated, text)
+        assert found is not None
+        return found
+
+    def use(
+        self, id: str, work: Callable[[Session, bool], R], text: str | None = None, timeout: float | None = None
+    ) -> R | None:
+        """What `work(session, known)` returns, called while nobody else finds, changes or drops the session.
+
+        Args:
+          id: its name.
+          work: may change a session that was known.  It is called again where another process changed it meanwhile.
+          text: where the name is not known, a session of this text is made and kept if `work` returns; with None
+            nothing is made and None is returned.
+          timeout: seconds to wait while others use the session; None for ever.
+
+        Raises:
+          TimeoutError: they used it for longer.  RecordError: as `get`, if `text` is None.
+          as `Session`'s methods, and whatever `work` raises.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
         while True:
             entry = self._entry(id)
-            with entry.lock:
+            if not entry.lock.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
+                raise TimeoutError(f"session {id!r} is in use: others held it for longer than timeout={timeout}")
+            try:
                 if entry.dead:
                     continue
-                session = self._found(id, entry, refuse=False)
-                if session is not None:
-                    try:
-                        session.update(text)
-                    except SessionError:  # closed by its holder, or changed by another process: look again
-                        if not session.closed:
-                            raise
+                session, known = None, False
+                try:
+                    session = self._found(id, entry, refuse=text is None)
+                    known = session is not None
+                    if session is None and text is not None:
+                        session = Session(self.tokenizer, text, _windows=self._windows, **self._options)
+                    result = None if session is None else work(session, known)
+                    if session is not None and not known and self._disk is not None:
+                        self._disk.create(id, session)
+                except BaseException as e:
+                    if not known:
+                        self._drop(id, entry, None)
+                    elif isinstance(e, SessionError) and session is not None and session.closed:
+                        # closed by its holder, or changed by another process: look again
                         self._drop(id, entry, "refused")
                         continue
+                    raise
+                if session is None:
+                    self._drop(id, entry, None)
+                    self._count("misses")
+                    return None
+                if known:
                     self._count("hits")
                 else:
-                    try:
-                        session = Session(self.tokenizer, text, _windows=self._windows, **self._options)
-                        if self._disk is not None:
-                            self._disk.create(id, session)
-                    except BaseException:
-                        self._drop(id, entry, None)
-                        raise
                     self._count("misses", "full_encodes")
                     self._hold(id, entry, session)
                 self._use(id, entry)
+            finally:
+                entry.lock.release()
             self._tidy()
-            return session
+            return result
 
     def get(self, id: str) -> Session | None:
         """The session of this name, or None.
@@ -224,6 +266,18 @@ class SessionStore:
         if self._disk is not None:
             self._disk.expire()
         return gone
+
+    def oldest(self) -> float | None:
+        """When the session used longest ago was used, by `time.monotonic()`; None where there is none in memory."""
+        with self._tally:
+            first = next(iter(self._entries.values()), None)
+        return None if first is None else first.used
+
+    def evict(self) -> bool:
+        """Drop the session used longest ago from memory, of those that nobody uses just now; says whether one was."""
+        with self._tally:
+            first = list(itertools.islice(self._entries.items(), _TRIED))
+        return any(self._evicted(id, entry) for id, entry in first)
 
     def close(self) -> None:
         """Drop everything from memory; what is on disk stays there."""
@@ -382,9 +436,16 @@ class SessionStore:
         for id, entry in list(self._entries.items()):  # in order of use
             if self._total <= self.max_bytes:
                 break
-            if entry.session is not None and entry.lock.acquire(blocking=False):
-                try:
-                    if not entry.dead:
-                        self._drop(id, entry, "evictions")
-                finally:
-                    entry.lock.release()
+            self._evicted(id, entry)
+
+    def _evicted(self, id: str, entry: _Entry) -> bool:
+        """Drop this one, unless it is in use."""
+        if entry.session is None or not entry.lock.acquire(blocking=False):
+            return False
+        try:
+            if entry.dead:
+                return False
+            self._drop(id, entry, "evictions")
+            return True
+        finally:
+            entry.lock.release()
