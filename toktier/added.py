@@ -57,6 +57,20 @@ class Marks(NamedTuple):
 Found = Sequence[tuple[int, int, int]]
 """(literal or id, start, stop) of each match in order; bytes of the buffer, white space eaten by a strip included."""
 
+# What becomes of a literal that is matched: it is its token, it is text (what it covers is not searched again), it may
+# not be there, or only a look at the text around it can tell.
+TAKE, TEXT, FORBID, LOOK_AROUND = 1, 2, 3, 4
+
+
+class Outcome(NamedTuple):
+    """What a place becomes where some literal is the longest: an id, the bytes it covers (0: no match), and one of
+    TAKE, TEXT, FORBID and LOOK_AROUND."""
+
+    token: int
+    size: int
+    act: int
+
+
 NO_MARKS = Marks(np.zeros(0, np.int32), np.zeros(0, np.int64))
 
 
@@ -144,6 +158,23 @@ class AddedMatcher:
             return buffer, marks
         return _cut(buffer, marks, self._normalized.find(buffer, mode))
 
+    def outcomes(self, mode: Mode) -> tuple[dict[bytes, Outcome], dict[bytes, Outcome]]:
+        """The literals of both searches (`cut_raw`, then `cut_normalized`) as data for another engine.
+
+        Each search takes, from left to right, the longest literal at each place, where the outcome says how many bytes
+        it covers; it goes on behind these, or one byte farther where it covers none.
+        """
+        if mode == NO_LITERALS:
+            return {}, {}
+        normalized = self._normalized.outcomes(mode)
+        if self._tiktoken and mode == "text":
+            return {}, normalized
+        if self._alternatives is not None and mode != "forbid":
+            return self._alternatives.outcomes(mode), normalized
+        if isinstance(mode, frozenset):
+            return self._allowed.outcomes(mode), normalized
+        return self._raw.outcomes(mode), normalized
+
     @functools.cached_property
     def _allowed(self) -> _Alternatives:
         return _Alternatives(list(self._raw.tokens), None)
@@ -157,9 +188,20 @@ class _Pass:
         self.tokens = tokens
         self.longest = max(map(len, literals), default=0)
         self.flagged = any(t.lstrip or t.rstrip or t.single_word for t in tokens)
+        self._literals = literals
         self._ids = [t.id for t in tokens]
         self._special = frozenset(k for k, t in enumerate(tokens) if t.special)
         self._search = _automaton(literals, overlapping=False) if literals else None
+
+    def outcomes(self, mode: Mode) -> dict[bytes, Outcome]:
+        """What becomes of each literal; of equal ones the first counts."""
+        found: dict[bytes, Outcome] = {}
+        for token, literal in zip(self.tokens, self._literals, strict=True):
+            act = LOOK_AROUND if token.lstrip or token.rstrip or token.single_word else TAKE
+            if token.special and mode != "parse":
+                act = FORBID if mode == "forbid" else TEXT
+            found.setdefault(literal, Outcome(token.id, len(literal), act))
+        return found
 
     def find(self, buffer: bytes, mode: Mode) -> Found:
         """Ids and places of all matches in order of their start."""
@@ -216,6 +258,15 @@ class _Alternatives:
         for t in tokens:
             prefixed = any(t.content != other.content and t.content.startswith(other.content) for other in tokens)
             self._winner[t.content] = by_id[next(iter(probe(t.content)))] if prefixed and probe is not None else t
+
+    def outcomes(self, mode: Mode) -> dict[bytes, Outcome]:
+        """What each place becomes where this literal is the longest that begins there."""
+        found = {}
+        for token, literal in zip(self._tokens, self._literals, strict=True):
+            winner = self._winner[token.content]
+            size = len(winner.content.encode()) if mode == "parse" or winner.content in mode else 0
+            found[literal] = Outcome(winner.id, size, TAKE)
+        return found
 
     def find(self, buffer: bytes, mode: Mode) -> Found:
         """Ids and places in order; mode is "parse" or the set of allowed literals."""

@@ -69,6 +69,14 @@ def encode(t: DeviceTables, data: Array, tiles: Tiles) -> tuple[Array, Array, Ar
     Returns:
       ids int32[N], ends int32[N] (exclusive byte ends), count int32: the first `count` entries are valid.
     """
+    found = tokens_at(t, data, tiles)
+    place, count = positions(found > 0)
+    ids = found[place] - 1
+    return ids, place + t.bpe.length[ids], count
+
+
+def tokens_at(t: DeviceTables, data: Array, tiles: Tiles) -> Array:
+    """int32[N]: id + 1 at the first byte of every token, 0 elsewhere; arguments as for `encode`."""
     code = marks(t.scan, data)
     words = aligned_words(data)
     found, misses, claims = _look_up(t.bpe, data, words, code, tiles)
@@ -82,10 +90,7 @@ def encode(t: DeviceTables, data: Array, tiles: Tiles) -> tuple[Array, Array, Ar
         lambda f: f,
         found,
     )
-    found = _copy(found, copies, tiles.copies)
-    place, count = positions(found > 0)
-    ids = found[place] - 1
-    return ids, place + t.bpe.length[ids], count
+    return _copy(found, copies, tiles.copies)
 
 
 def piece_marks(t: ScanTables, data: Array) -> tuple[Array, Array]:

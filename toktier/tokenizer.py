@@ -22,6 +22,7 @@ from toktier.spec import Spec
 from toktier.stream import CHUNK, IdStream, Progress, Readable
 
 if TYPE_CHECKING:
+    from toktier.jax.tables import Tables
     from toktier.session import Session
     from toktier.sources import Source
 
@@ -101,6 +102,13 @@ class Tokenizer:
     def core(self) -> Core:
         """The parts behind this tokenizer (tables, engines, pipeline), made on first use."""
         return self._core
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of this tokenizer as a pytree of device arrays, for `toktier.jax.encode_bytes`."""
+        from toktier.jax.tables import tables
+
+        return tables(self)
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token, added tokens included (b"" for an id of a padded vocabulary)."""
@@ -222,18 +230,7 @@ class Tokenizer:
           as `encode`; EngineError also where the reference runs the tokenizer, which knows no such places.
         """
         _checked(text)
-        mode = self._mode(special_tokens)
-        name = self._engine(engine, len(text))
-        if name == "reference":
-            raise EngineError(f"there are no spans from the reference; {self._core.reason or 'choose another engine'}")
-        steps = self._core.pipeline
-        prepared = steps.prepare((text,), mode, continued=continued)
-        if self._needs_reference(prepared, name, engine == "auto"):
-            if continued and steps.prefix_space:
-                raise EngineError("continued=True: the reference, which this text needs, puts a space in front of it")
-            encoded = self._core.missing.placed(prepared, self._on_reference(text, mode, False))
-        else:
-            encoded = self._run(name, prepared, engine == "auto")
+        prepared, encoded, _ = self._placed(text, self._mode(special_tokens), engine, continued)
         return Spans(
             pipeline.finish(prepared, encoded),
             pipeline.finish_ends(prepared, encoded),
@@ -348,6 +345,19 @@ class Tokenizer:
             return self._on_reference(text, mode, add_special_tokens)
         ids = pipeline.finish(prepared, self._run(name, prepared, or_host))
         return self._frame.around(ids) if add_special_tokens else ids
+
+    def _placed(self, text: str, mode: Mode, engine: str, continued: bool) -> tuple[Prepared, Encoded, str]:
+        """What `encode_spans` makes its answer of: the buffer, its ids and ends, and who gave them."""
+        name = self._engine(engine, len(text))
+        if name == "reference":
+            raise EngineError(f"there are no spans from the reference; {self._core.reason or 'choose another engine'}")
+        steps = self._core.pipeline
+        prepared = steps.prepare((text,), mode, continued=continued)
+        if not self._needs_reference(prepared, name, engine == "auto"):
+            return prepared, self._run(name, prepared, engine == "auto"), name
+        if continued and steps.prefix_space:
+            raise EngineError("continued=True: the reference, which this text needs, puts a space in front of it")
+        return prepared, self._core.missing.placed(prepared, self._on_reference(text, mode, False)), "reference"
 
     def _needs_reference(self, prepared: Prepared, name: str, allowed: bool) -> bool:
         """Whether a text that is for the engine of this name holds a byte that is no token.
