@@ -115,13 +115,45 @@ class HostEngine:
             _skip(token_ends, hole - np.arange(len(hole)), np.arange(1, len(hole) + 1))
         return Encoded(ids, token_ends)
 
-    def learn(self, data: bytes) -> None:
-        """Remember the units of some text, so that short texts like it are mostly known; changes no result."""
-        if self._unit is not None:
-            if not self._vocabulary:
-                self._vocabulary = _tokens(self._bpe, self._bpe.whole)
-            self._single.learn()
-            self._units_apart(set(split_units(self._unit, data)).difference(self.units.young), thorough=True)
+    def learn(self, data: bytes, encoded: Encoded) -> None:
+        """Remember the units and pieces of a text whose ids are given: short texts like it are quick; changes no result.
+
+        Args:
+          data: a buffer, or the end of one.
+          encoded: the ids of the tokens that end in it, ends counted from the first byte of `data`.
+        """
+        if self._unit is None:
+            return
+        if not self._vocabulary:
+            self._vocabulary = _tokens(self._bpe, self._bpe.whole)
+        self._single.learn()
+        units = split_units(self._unit, data)
+        stops = np.cumsum(np.fromiter(map(len, units), np.int64, len(units)))
+        last = dict(zip(units, range(len(units)), strict=True))
+        fresh = [u for u in last.keys() - self.units.young.keys() if len(u) <= LONGEST_PIECE and u[0] != 0xFF]
+        at = np.fromiter(map(last.__getitem__, fresh), np.int64, len(fresh))
+        begins = stops[at] - np.fromiter(map(len, fresh), np.int64, len(fresh))
+        low, high = np.searchsorted(encoded.ends, [begins, stops[at]], "right")
+        # the first unit may be the end of one, and what lies behind the last token has no ids
+        inside = (at > 0) & (low < high)
+        low, high = np.where(inside, low, 0), np.where(inside, high, 1)
+        if not len(encoded.ids):
+            return
+        inside &= encoded.ends[low] - self._length[encoded.ids[low]] == begins
+        inside &= encoded.ends[high - 1] == stops[at]
+        packed = np.ascontiguousarray(encoded.ids, np.int32).tobytes()
+        found = {
+            fresh[k]: packed[i:j]
+            for k, i, j in zip(
+                np.flatnonzero(inside).tolist(), (4 * low[inside]).tolist(), (4 * high[inside]).tolist(), strict=True
+            )
+        }
+        self.units.add(found)
+        pieces = self._shapes.pieces(list(found)) if found else []
+        self.cache.add({p[0]: found[p[0]] for p in pieces if len(p) == 1})
+        rest = set(itertools.chain.from_iterable([p for p in pieces if len(p) > 1])).difference(self.cache.young)
+        if rest:
+            self._work_out(rest)
 
     def piece_marks(self, buffer: np.ndarray | bytes) -> np.ndarray:
         """int64[p]: byte offset of every piece's start."""
@@ -154,30 +186,31 @@ class HostEngine:
     def _encode_units(self, units: list[bytes]) -> bytes | None:
         """The ids of units and boundaries, packed and joined; None where they are many and most of them are new."""
         known = self.units.young
-        packed = list(map(known.get, units))
-        if None not in packed:
-            return b"".join(packed)  # type: ignore[arg-type]
-        if len(units) > _UNITS and packed.count(None) * 2 > len(units):
+        fresh = set(units).difference(known)
+        if not fresh:
+            return b"".join(map(known.__getitem__, units))
+        if len(units) > _UNITS and len(fresh) * 2 > len(units):
             return None
-        found = self._units_apart({u for u, ids in zip(units, packed, strict=True) if ids is None})
-        return b"".join([found[u] if ids is None else ids for u, ids in zip(units, packed, strict=True)])
+        found = self._units_apart(fresh)
+        try:
+            return b"".join(map(self.units.young.__getitem__, units))
+        except KeyError:  # not all of them were kept
+            return b"".join([found[u] if u in found else known[u] for u in units])
 
-    def _units_apart(self, units: set[bytes], thorough: bool = False) -> dict[bytes, bytes]:
-        """Ids of units that the young cache does not hold; they are in it afterwards, as far as it takes them.
-
-        `thorough`: remember the shapes of many, too.
-        """
+    def _units_apart(self, units: set[bytes]) -> dict[bytes, bytes]:
+        """Ids of units that the young cache does not hold; they are in it afterwards, as far as it takes them."""
         found = self.units.recall(units)
-        short: list[bytes] = []
-        long: list[bytes] = []
-        for unit in units:
-            if unit in found:
-                continue
-            if unit[0] == 0xFF:
+        rest = units.difference(found) if found else units
+        if max(rest, default=b"")[:1] == b"\xff":  # runs of boundaries
+            for unit in [u for u in rest if u[0] == 0xFF]:
                 found[unit] = b""
-            else:
-                (short if len(unit) <= LONGEST_PIECE else long).append(unit)
-        if not thorough and (long or len(short) > _SHAPED or sum([not u.isascii() for u in short]) > _SHAPED_WIDE):
+            rest = rest.difference(found)
+        short: list[bytes] = list(rest)
+        long: list[bytes] = []
+        if max(map(len, short), default=0) > LONGEST_PIECE:
+            long = [u for u in short if len(u) > LONGEST_PIECE]
+            short = [u for u in short if len(u) <= LONGEST_PIECE]
+        if long or len(short) > _SHAPED or _many_wide(short):
             short, long = [], short + long  # all in one pass
         for some, way in ((short, self._shaped_units), (long, self._bulk_units)):
             if some:
@@ -188,7 +221,14 @@ class HostEngine:
     def _shaped_units(self, units: list[bytes]) -> list[bytes]:
         """Ids of each unit, its pieces from its shape."""
         pieces = self._shapes.pieces(units)
-        return _grouped(self.encode_pieces(list(itertools.chain.from_iterable(pieces))), pieces)
+        known = self.cache.young
+        fresh = set(itertools.chain.from_iterable(pieces)).difference(known)
+        found = self._work_out(fresh) if fresh else {}
+        try:
+            ids = self.cache.young.__getitem__
+            return [ids(p[0]) if len(p) == 1 else b"".join(map(ids, p)) for p in pieces]
+        except KeyError:  # not all of them were kept
+            return [b"".join([found[x] if x in found else known[x] for x in p]) for p in pieces]
 
     def _bulk_units(self, units: list[bytes]) -> list[bytes]:
         """Ids of each unit, the pieces of all found at once."""
@@ -201,31 +241,29 @@ class HostEngine:
 
     # ---- pieces ----
 
-    def _work_out(self, pieces: Iterable[bytes]) -> dict[bytes, bytes]:
+    def _work_out(self, pieces: set[bytes]) -> dict[bytes, bytes]:
         """Ids of pieces that the young cache does not hold; they are in it afterwards, as far as it takes them."""
-        pieces = list(pieces)
         found = self.cache.recall(pieces)
         if found:
-            pieces = [p for p in pieces if p not in found]
+            pieces = pieces.difference(found)
         vocabulary = self._vocabulary or self._met(len(pieces))
+        rest: list[bytes]
         if vocabulary:
-            tokens = {p: vocabulary[p] for p in pieces if p in vocabulary}
-            rest = [p for p in pieces if p not in tokens] if tokens else pieces
-            found.update(tokens)
+            rest = list(pieces.difference(vocabulary))
+            for p in pieces.difference(rest) if rest else pieces:
+                found[p] = vocabulary[p]
         elif len(pieces) <= _FEW and sum(map(len, pieces)) <= _FEW * 16:
             # all but these are what their merges give, whole tokens too
             whole_only = self._whole_only
-            rest = pieces
-            if whole_only:
-                for p in pieces:
-                    if p in whole_only:
-                        found[p] = whole_only[p]
-                rest = [p for p in pieces if p not in whole_only]
+            rest = list(pieces.difference(whole_only))
+            for p in pieces.difference(rest) if len(rest) < len(pieces) else ():
+                found[p] = whole_only[p]
         else:
-            whole = find_whole(self._bpe, pieces)
+            all_of = list(pieces)
+            whole = find_whole(self._bpe, all_of)
             packed = whole.tobytes()
-            found.update(zip(pieces, [packed[i : i + 4] for i in range(0, len(packed), 4)], strict=True))
-            rest = [pieces[k] for k in np.flatnonzero(whole == NONE).tolist()]
+            found.update(zip(all_of, [packed[i : i + 4] for i in range(0, len(packed), 4)], strict=True))
+            rest = [all_of[k] for k in np.flatnonzero(whole == NONE).tolist()]
         found.update(zip(rest, self._merged(rest), strict=True))
         self.cache.add(found)
         return found
@@ -239,6 +277,8 @@ class HostEngine:
 
     def _merged(self, pieces: list[bytes]) -> Iterable[bytes]:
         """What merges make of pieces."""
+        if b"".join(pieces).isascii():
+            return self._merged_apart(pieces)
         wide = sum([len(p) for p in pieces if max(p) >= _HAN])
         self._wide_bytes += wide
         if wide < _WIDE or self._wide_bytes < _WARM:
@@ -298,6 +338,11 @@ def _tokens(tables: BpeTables, chosen: np.ndarray) -> dict[bytes, bytes]:
     blob, packed = tables.token_blob.tobytes(), ids.astype(np.int32).tobytes()
     values = [packed[k : k + 4] for k in range(0, len(packed), 4)]
     return dict(zip([blob[i:j] for i, j in zip(at, stop, strict=True)], values, strict=True))
+
+
+def _many_wide(units: list[bytes]) -> bool:
+    """Do more than a few units hold characters of several bytes?"""
+    return not b"".join(units).isascii() and sum([not u.isascii() for u in units]) > _SHAPED_WIDE
 
 
 def _grouped(packed: list[bytes], groups: Iterable[Sized]) -> list[bytes]:

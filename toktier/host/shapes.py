@@ -64,34 +64,31 @@ class Shapes:
         folds = {c: _Plain(tables, int(symbol[c])) for c in alone}
         best = min(alone, key=lambda c: len(np.unique(folds[c].fold)), default=None)
         plain = _Plain(tables, -1) if best is None else folds[best]
+        self._apart = best is not None
         self._teller = b"\xff" if best is None else bytes([best])  # a boundary stands in no text
         self._told = "\xff" if best is None else chr(symbol[best])
-        self._folded_ascii = plain.fold[symbol].astype(np.uint8).tobytes() + bytes(128)
+        self._folded_ascii = plain.fold[symbol].astype(np.uint8).tobytes() + bytes(127) + b"\xff"
         self._fold = {k: chr(v) for k, v in enumerate(plain.fold.tolist())}
         letter = int(plain.fold[symbol[ord("a")]])
         self._run, self._wide_run, self._least = bytes([letter]), chr(letter) + _CONTINUED, plain.least_run(letter)
 
     def pieces(self, texts: Sequence[bytes]) -> list[Pieces]:
         """The pieces of each text, none of which is empty or holds a boundary."""
-        told, folded, run, least = self._of_ascii, self._folded_ascii, self._run, self._least
-        teller = self._teller
-        shapes: list[bytes | str] = []
-        for t in texts:
-            if not t.isascii():
-                shapes.append(self._wide_shape(t))
-            elif teller in t:
-                shapes.append(t.translate(told))
-            else:
-                plain = t.translate(folded)
-                shapes.append(plain[: len(plain.rstrip(run)) + least])
+        run, least = self._run, self._least
+        together = b"\xff".join(texts)
+        plain = together.translate(self._folded_ascii).split(b"\xff")
+        shapes: list[bytes | str] = [s[: len(s.rstrip(run)) + least] for s in plain]
+        if not b"".join(texts).isascii():
+            for k in [k for k, t in enumerate(texts) if not t.isascii()]:
+                shapes[k] = self._wide_shape(texts[k])
+        if self._apart and self._teller in together:
+            for k in [k for k, t in enumerate(texts) if self._teller in t and t.isascii()]:
+                shapes[k] = texts[k].translate(self._of_ascii)
         known = self._known
-        try:
+        if not (unknown := set(shapes).difference(known)):
             return [known[s](t) for s, t in zip(shapes, texts, strict=True)]
-        except KeyError:
-            pass
-        fresh = dict(zip(shapes, texts, strict=True))
-        for shape in fresh.keys() & known.keys():
-            del fresh[shape]
+        texts_of = dict(zip(shapes, texts, strict=True))
+        fresh = {s: texts_of[s] for s in unknown}
         cutters = map(self._cutter, fresh) if len(fresh) <= _FEW and self._one_by_one else self._cutters(fresh.values())
         found = dict(zip(fresh, cutters, strict=True))
         if len(known) + len(found) > SHAPES:

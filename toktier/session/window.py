@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import pipeline
+from ..encoded import Encoded as HostEncoded
 from .cuts import CutRules
 from .repair import Encoded
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
 
-LEARNT = 1 << 18  # characters at the end of a long text whose words the host engine remembers for the changes to come
+LEARNT = 1 << 20  # bytes at the end of a long text whose words the host engine remembers for the changes to come
 _LONG = 1 << 14  # characters of a text that is no mere change
 
 _rules: weakref.WeakKeyDictionary[Any, CutRules] = weakref.WeakKeyDictionary()
@@ -58,12 +60,17 @@ class TokenizerWindows:
     def encode(self, text: str, continued: bool = False) -> Encoded:
         """Ids of `text`, as `Tokenizer.encode` gives them; `continued`: no space is put in front."""
         if not self.reason:
-            spans = self._tokenizer.encode_spans(
-                text, special_tokens=self.mode, engine=self._engine, continued=continued
+            prepared, encoded, ran = self._tokenizer._placed(text, self.mode, self._engine, continued)
+            if len(text) > _LONG and ran != "reference" and self._engine != "device":
+                start = max(len(prepared.buffer) - LEARNT, 0)
+                first = int(encoded.ends.searchsorted(start, "right"))
+                known = HostEncoded(encoded.ids[first:], encoded.ends[first:] - start)
+                self._tokenizer.core.host.learn(prepared.buffer[start:].tobytes(), known)
+            return Encoded(
+                pipeline.finish(prepared, encoded),
+                pipeline.finish_ends(prepared, encoded),
+                pipeline.normalized_bytes(prepared),
             )
-            if len(text) > _LONG and self._engine in ("auto", "host"):
-                self._tokenizer.core.host.learn(text[-LEARNT:].encode("utf-8", "ignore"))
-            return Encoded(*spans)
         options: dict[str, Any] = {"special_tokens": self.mode, "add_special_tokens": self.framed}
         ids = self._tokenizer.encode(text, engine=self._engine, **options)
         n_bytes = self.measure(text)
@@ -77,9 +84,7 @@ class TokenizerWindows:
             return len(text.encode("utf-8", "surrogatepass"))
         if self._plain:
             return len(self._pipeline.utf8(text))
-        from ..pipeline import normalized_bytes
-
-        return normalized_bytes(self._pipeline.prepare((text,), self._measured))
+        return pipeline.normalized_bytes(self._pipeline.prepare((text,), self._measured))
 
     def token_bytes(self, ids: np.ndarray) -> list[bytes]:
         """The bytes of each token.
