@@ -47,3 +47,7 @@ class SessionClosedError(SessionError):
 
 class RecordError(SessionError, ValueError):
     """A stored session that is truncated, damaged, of another version or of another tokenizer."""
+
+
+class CorpusError(ToktierError, RuntimeError):
+    """A corpus run that cannot begin or go on: another run's folder, a changed input, a full disk, a dying worker."""
