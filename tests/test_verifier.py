@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import spawn
+from pathlib import Path
 
 import families
 import numpy as np
@@ -312,6 +314,22 @@ def test_a_worker_that_hangs_is_replaced_and_its_text_given_up(tokenizers):
     assert gone(pid)
 
 
+def test_where_no_worker_can_be_started_nobody_waits_for_ever(tokenizers):
+    executable = spawn.get_executable()
+    spawn.set_executable("/bin/false")
+    try:
+        with started(tokenizers) as verifier:
+            for _ in range(3):
+                verifier.offer("o200k", "a b", [1])
+            counts = settled(verifier)
+            assert (counts["errors"], counts["checked"], counts["mismatched"]) == (3, 0, 0)
+            spawn.set_executable(executable)
+            assert verifier.offer("o200k", "a b", tokenizers["o200k"].encode("a b"))
+            assert settled(verifier)["checked"] + verifier.stats()["errors"] == 4
+    finally:
+        spawn.set_executable(executable)
+
+
 def test_what_makes_no_sense_is_an_error_and_nothing_else(shared, alarms):
     alarms.clear()
     before = settled(shared)
@@ -454,3 +472,33 @@ def test_neither_jax_nor_the_references_are_loaded_for_it():
     code = "import sys, toktier.tier.verifier, toktier.tier.verifier_worker; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"jax", "tokenizers", "tiktoken"} & set(loaded)
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+    import verifier
+
+    return verifier
+
+
+def test_the_campaign_misses_nothing_and_raises_no_false_alarm(benchmark, tmp_path, capsys):
+    asked = ["--requests", "120", "--faults", "25", "--rates", "1.0", "0.2", "--runs", "400"]
+    tokenizer = ["--tokenizer", "cl100k_base", "--tokenizer", "o200k_base"]
+    assert benchmark.main([*asked, *tokenizer, "--only", "delay", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("0 missed of those sampled, 0 false alarms, 0 dropped, 0 errors") == 2
+    stored = json.loads((tmp_path / "verifier.json").read_text())
+    full, part = stored["campaign"]
+    assert (full["requests"], len(full["planted"]), len(full["caught"]), len(full["sampled"])) == (120, 25, 25, 120)
+    assert set(part["caught"]) == set(part["sampled"]) & set(full["caught"])
+    assert set(full["planted"].values()) == set(KINDS)
+    (law,) = stored["delay"]
+    assert law["distance"] < law["bound"]
+    assert (tmp_path / "verifier.png").stat().st_size > 10_000
+
+
+def test_quantiles_of_the_law(benchmark):
+    assert [benchmark.law_quantile(q, 0.05) for q in (0.05, 0.5, 0.9)] == [1, 14, 45]
+    rng = np.random.default_rng(1)
+    assert benchmark.law_distance(rng.geometric(0.05, 100_000), 0.05) < 0.005
+    assert benchmark.law_distance(rng.geometric(0.06, 100_000), 0.05) > 0.05

@@ -238,6 +238,11 @@ class Verifier:
             self._quarantined -= {tokenizer}
 
     @property
+    def pending(self) -> int:
+        """Results that wait or are being checked."""
+        return self._pending
+
+    @property
     def worker_pid(self) -> int | None:
         """Process id of the worker, None where there is none just now."""
         worker = self._worker
@@ -259,10 +264,12 @@ class Verifier:
 
     def _run(self) -> None:
         """Keep a worker and hand it one sample at a time, until closed."""
-        pause, sample, attempts = _PAUSES[0], None, 0
+        pause, sample, attempts, failures = _PAUSES[0], None, 0, 0
         while not self._closed:
+            failures += 1
             try:
                 worker = self._started()
+                failures = 0
                 while not self._closed:
                     sample = sample or self._next()
                     if sample is None:
@@ -285,6 +292,9 @@ class Verifier:
                 if sample is not None and (hung or not known or attempts >= _ATTEMPTS):
                     self._give_up(sample, f"the worker {'hung' if hung else 'ended'} over this text")
                     sample, attempts = None, 0
+                if failures >= _ATTEMPTS:  # it cannot be started: nobody need wait for what is pending
+                    self._give_up_all(sample, f"no worker can be started: {e!r}")
+                    sample = None
                 self._stop_worker(f"the verifier's worker {'hangs' if hung else 'ended'}: {e!r}")
                 with self._lock:
                     self._lock.wait_for(lambda: self._closed, pause)
@@ -433,6 +443,13 @@ class Verifier:
         with self._lock:
             self._counts.last_error = error
             self._settle(sample, "errors")
+
+    def _give_up_all(self, sample: Sample | None, error: str) -> None:
+        with self._lock:
+            self._counts.last_error = error
+            for one in [*([] if sample is None else [sample]), *self._queue]:
+                self._settle(one, "errors")
+            self._queue.clear()
 
     def _settle(self, sample: Sample, *counts: str) -> None:
         """A sample is done with, one way or the other; the lock is held."""

@@ -66,7 +66,10 @@ class VerifierCounts:
 
     def copy(self) -> VerifierCounts:
         """A copy that stays as it is."""
-        return copy.deepcopy(self)
+        other = copy.copy(self)
+        other._counts, other._delays = self._counts.copy(), self._delays.copy()
+        other._own = {name: own.copy() for name, own in self._own.items()}
+        return other
 
     def described(self) -> dict[str, Any]:
         """All of it, JSON-ready."""
