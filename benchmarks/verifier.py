@@ -58,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 0.1, 0.05])
     parser.add_argument("--runs", type=int, default=10_000, help="sampling runs for the delay")
     parser.add_argument("--tokenizer", action="append", help="instead of the embedded ones and five families")
+    parser.add_argument("--texts", nargs="+", choices=[*SCRIPTS, *_MADE], default=[*SCRIPTS, *_MADE])
     parser.add_argument("--device", type=int, default=_NEVER, help="bytes from which on the tier uses the device")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=OUT, help="directory of verifier.json and verifier.png")
@@ -106,11 +107,11 @@ class Request:
 class Texts:
     """Text of many languages, and code; every slice is new until all is used."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, kinds: list[str], seed: int) -> None:
         self._rng = random.Random(seed)
         self._source = functools.cache(self._made)
         self._seed = seed
-        self.kinds = sorted([*SCRIPTS, *_MADE])
+        self.kinds = kinds
 
     def take(self, kind: str, count: int) -> str:
         """About `count` characters from anywhere in a source."""
@@ -124,12 +125,12 @@ class Texts:
         return prose(kind, 200_000, self._seed)
 
 
-def requests(count: int, names: list[str], seed: int) -> Iterator[Request]:
+def requests(count: int, names: list[str], kinds: list[str], seed: int) -> Iterator[Request]:
     """Requests in the shape of agents' sessions: a first prompt, then loops of appends, with edits and rollbacks.
 
     Lengths are drawn from log-normal distributions; contexts stay short enough for the reference to check every one.
     """
-    rng, texts = random.Random(seed), Texts(seed)
+    rng, texts = random.Random(seed), Texts(kinds, seed)
     made = 0
     for number in itertools.count():
         name, kind, session = names[number % len(names)], rng.choice(texts.kinds), f"s{number}"
@@ -260,7 +261,7 @@ def campaign(found: dict[str, Tokenizer], args: argparse.Namespace) -> list[Run]
     rng.shuffle(kinds)
     plan = dict(zip(numbers, kinds, strict=True))
     faults = {name: DeliveredFaults(tok) for name, tok in found.items()}
-    asked = list(requests(args.requests, list(found), args.seed))
+    asked = list(requests(args.requests, list(found), args.texts, args.seed))
     print(f"{args.requests:,} requests of {len(found)} tokenizers, {args.faults} faults planted\n")
     runs = []
     for rate in args.rates:

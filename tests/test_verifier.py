@@ -485,6 +485,7 @@ def benchmark(monkeypatch):
 def test_the_campaign_misses_nothing_and_raises_no_false_alarm(benchmark, tmp_path, capsys):
     asked = ["--requests", "120", "--faults", "25", "--rates", "1.0", "0.2", "--runs", "400"]
     tokenizer = ["--tokenizer", "cl100k_base", "--tokenizer", "o200k_base"]
+    tokenizer += ["--texts", "english", "code", "thai"]
     assert benchmark.main([*asked, *tokenizer, "--only", "delay", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("0 missed of those sampled, 0 false alarms, 0 dropped, 0 errors") == 2
     stored = json.loads((tmp_path / "verifier.json").read_text())
