@@ -1,36 +1,72 @@
-"""The tier itself."""
+"""The tier: tokenizers, sessions, the device and the verifier behind one object."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..session import SessionStore
+from ..errors import InputTypeError
 from ..tokenizer import Tokenizer
-from .answer import PATHS, Answer
-from .errors import QueueFullError, TierClosedError, UnknownSessionError, UnknownTokenizerError
+from . import arguments
+from .answer import Answer
+from .counts import Counts
+from .desk import Change, Check, Desk, Options, check_session
+from .errors import UnknownTokenizerError
+from .gate import Gate
+from .lane import Lane
+from .launcher import Launcher
+from .learner import Learner
+from .thresholds import Limits, Thresholds
+from .work import Work, current, late
+from .workers import Workers
 
 if TYPE_CHECKING:
-    from ..session import Session
-    from .thresholds import Thresholds
     from .verifier import Verifier
 
-
-# called with a session under its lock before it is changed; what it raises ends the request, and nothing is changed
-Check = Callable[["Session"], object]
+Call = Callable[[Work], Answer]
 
 
 class Tier:
-    """Serves exact ids from several tokenizers and any number of sessions."""
+    """Exact ids from several tokenizers and many sessions, each request by the cheapest way there is.
+
+    A change of a session is repaired on the CPU; a long text, or a long change from its cut on, goes to the device,
+    together with others that wait; a short one to the host engine; what no engine can do to the reference.  Every
+    `Answer` says which it was and why (docs/tier.md).
+
+    Safe from any thread.  A call runs in the thread that makes it, but for launches of the device; the `_async` calls
+    run in a small pool and never block the event loop.
+
+    Args:
+      tokenizers: Tokenizers by name, or anything `toktier.load` takes; or one of either, under its own name.
+      default: the name that `tokenizer=None` means; the first one unless given.
+      thresholds: sizes by which the router decides; None for what was measured on this machine (`warmup`).
+      workers: threads behind the asynchronous calls.
+      max_queue: requests in the tier at a time; more are refused with QueueFullError.
+      max_wait: seconds that a text waits for others to share its launch.
+      max_batch_bytes: of a launch.  max_waiting_bytes: waiting for launches; what exceeds it goes to the host.
+      device_pause: seconds until a device that failed is tried again, doubled each time.
+      ttl: seconds after its last use when a session is forgotten; None for never.
+      max_session_bytes: memory of all sessions; above it those used longest ago are dropped from memory.
+      path: a SQLite file, or a folder for one, in which every change is kept before its answer is given.
+      verifier: a Verifier that is offered every answer; started and closed by the tier.
+
+    Raises:
+      InputError, InputTypeError: an argument that makes no sense.  UnknownTokenizerError: `default`.
+
+    >>> with Tier({"o200k": "o200k_base"}) as tier:
+    ...     tier.encode("the build pipe", session="chat").ids.tolist()
+    ...     answer = tier.append("chat", "line")
+    ...     answer.path, answer.patch.start, answer.ids.tolist()
+    [3086, 3024, 22906]
+    ('session', 2, [3086, 3024, 29412])
+    """
 
     def __init__(
         self,
@@ -42,32 +78,53 @@ class Tier:
         max_queue: int = 1024,
         max_wait: float = 0.002,
         max_batch_bytes: int = 1 << 22,
+        max_waiting_bytes: int = 1 << 25,
+        device_pause: float = 1.0,
         ttl: float | None = 3600.0,
         max_session_bytes: int | None = None,
         path: str | Path | None = None,
         verifier: Verifier | None = None,
     ) -> None:
-        self._tokenizers = _loaded(tokenizers)
-        self._default = default or next(iter(self._tokenizers))
-        self._name(default)
-        file = None if path is None else Path(path) / "sessions.db" if Path(path).is_dir() else Path(path)
-        self._stores = {
-            name: SessionStore(tok, ttl=ttl, max_bytes=max_session_bytes, path=file)
-            for name, tok in self._tokenizers.items()
-        }
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="toktier-tier")
-        self._max_queue, self._inside = max_queue, 0
-        self._lock = threading.Lock()
-        self._closed = False
-        self._counts = {p: {"requests": 0, "served_bytes": 0, "scanned_bytes": 0} for p in PATHS}
+        arguments.check_numbers(
+            workers=(workers, 1),
+            max_queue=(max_queue, 1),
+            max_wait=(max_wait, 0),
+            max_batch_bytes=(max_batch_bytes, 1),
+            max_waiting_bytes=(max_waiting_bytes, 0),
+            device_pause=(device_pause, 0),
+            max_session_bytes=(1 if max_session_bytes is None else max_session_bytes, 1),
+        )
+        if thresholds is not None and not isinstance(thresholds, Thresholds):
+            raise InputTypeError(f"thresholds must be Thresholds or None, not {type(thresholds).__name__}")
+        self._tokenizers = arguments.loaded(tokenizers)
+        if default is not None and default not in self._tokenizers:
+            raise UnknownTokenizerError(f"default={default!r} is not among tokenizers: {', '.join(self._tokenizers)}")
+        self._default = next(iter(self._tokenizers)) if default is None else default
+        self._counts = Counts()
+        self._limits = Limits(thresholds)
+        self._launcher = Launcher(self._counts, max_wait, max_batch_bytes, max_waiting_bytes, device_pause)
+        self._learner = Learner()
+        self._workers = Workers(workers)
+        self._gate = Gate(max_queue, self._counts)
         self._verifier = verifier
+        self._desk = Desk(
+            self._tokenizers,
+            self._default,
+            lambda tok: Lane(tok, self._limits, self._launcher, self._learner),
+            ttl,
+            None if path is None else arguments.file(path),
+            max_session_bytes,
+            self._counts,
+            verifier,
+        )
+        for lane in self._desk.lanes:
+            if lane.core.device_started:
+                self._limits.resolve(lane.core, measure=False)
+                break
         if verifier is not None:
             verifier.start(self._tokenizers)
 
-    @property
-    def tokenizers(self) -> Mapping[str, Tokenizer]:
-        """The tokenizers by name."""
-        return self._tokenizers
+    # -- requests --------------------------------------------------------------------------------------------------
 
     def encode(
         self,
@@ -79,16 +136,21 @@ class Tier:
         add_special_tokens: bool | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """The ids of a text; with a session, its text becomes this one."""
-        if session is not None:
-            return self.update(session, text, tokenizer, create=True, timeout=timeout)
-        began, name = time.perf_counter(), self._name(tokenizer)
-        tok = self._tokenizers[name]
-        ids = tok.encode(text, special_tokens=special_tokens, add_special_tokens=bool(add_special_tokens))
-        ids.flags.writeable = False
-        size = len(text.encode("utf-8", "surrogatepass"))
-        path = tok.explain(text).engine
-        return self._answer(began, ids, path, size, size, None, name, None, text, special_tokens, add_special_tokens)
+        """The ids of a text; with a session, its text becomes this one, by a repair where the session is known.
+
+        Args:
+          text: any str.
+          session: a name; a session is made where it is not known.
+          tokenizer: its name in this tier.
+          special_tokens, add_special_tokens: as for `Tokenizer.encode`; for a session that is known None means what it
+            was made with, and anything else must be that.
+          timeout: seconds for the work to be done.
+
+        Raises:
+          as `Tokenizer.encode`; DeadlineError, QueueFullError, TierClosedError, UnknownTokenizerError.
+        """
+        options = special_tokens, add_special_tokens
+        return self._served(self._encoding(text, session, tokenizer, options), timeout)
 
     def append(
         self,
@@ -97,11 +159,24 @@ class Tier:
         tokenizer: str | None = None,
         *,
         create: bool = False,
+        special_tokens: Any = None,
+        add_special_tokens: bool | None = None,
         timeout: float | None = None,
         check: Check | None = None,
     ) -> Answer:
-        """Adds text at the end of a session."""
-        return self._change(session, tokenizer, create, lambda s: s.append(text), check)
+        """Adds text at the end of a session.
+
+        Args:
+          create: make a session of this text where the name is not known.
+          check: called with the session while nobody else may use it, before it is changed (with an empty one before
+            it is made); what it raises ends the request, and nothing is changed.
+          the others: as for `encode`.
+
+        Raises:
+          UnknownSessionError: the name is not known, and `create` is False.  as `encode`.
+        """
+        options = special_tokens, add_special_tokens
+        return self._served(self._appending(session, text, tokenizer, create, options, check), timeout)
 
     def edit(
         self,
@@ -114,8 +189,12 @@ class Tier:
         timeout: float | None = None,
         check: Check | None = None,
     ) -> Answer:
-        """Replaces characters [start, stop) of a session."""
-        return self._change(session, tokenizer, False, lambda s: s.edit(start, stop, text), check)
+        """Replaces the characters [start, stop) of a session by `text`.
+
+        Raises:
+          InputError: not 0 <= start <= stop <= its characters.  as `append`.
+        """
+        return self._served(self._editing(session, start, stop, text, tokenizer, check), timeout)
 
     def update(
         self,
@@ -124,63 +203,193 @@ class Tier:
         tokenizer: str | None = None,
         *,
         create: bool = False,
+        special_tokens: Any = None,
+        add_special_tokens: bool | None = None,
         timeout: float | None = None,
         check: Check | None = None,
     ) -> Answer:
-        """Makes a text the session's text."""
-        return self._change(session, tokenizer, create, lambda s: s.update(text), check)
+        """Makes `text` the text of a session; what changed is found here.  Arguments and errors as `append`."""
+        options = special_tokens, add_special_tokens
+        return self._served(self._updating(session, text, tokenizer, create, options, check), timeout)
+
+    async def encode_async(
+        self,
+        text: str,
+        session: str | None = None,
+        tokenizer: str | None = None,
+        *,
+        special_tokens: Any = None,
+        add_special_tokens: bool | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """As `encode`; cancelled, it does nothing if it was not begun, and else is finished unseen."""
+        options = special_tokens, add_special_tokens
+        return await self._awaited(self._encoding(text, session, tokenizer, options), timeout, tokenizer, session)
+
+    async def append_async(
+        self,
+        session: str,
+        text: str,
+        tokenizer: str | None = None,
+        *,
+        create: bool = False,
+        special_tokens: Any = None,
+        add_special_tokens: bool | None = None,
+        timeout: float | None = None,
+        check: Check | None = None,
+    ) -> Answer:
+        """As `append`, and `encode_async`; changes of one session are made in the order of the calls."""
+        options = special_tokens, add_special_tokens
+        call = self._appending(session, text, tokenizer, create, options, check)
+        return await self._awaited(call, timeout, tokenizer, session)
+
+    async def edit_async(
+        self,
+        session: str,
+        start: int,
+        stop: int,
+        text: str,
+        tokenizer: str | None = None,
+        *,
+        timeout: float | None = None,
+        check: Check | None = None,
+    ) -> Answer:
+        """As `edit`, and `append_async`."""
+        return await self._awaited(
+            self._editing(session, start, stop, text, tokenizer, check), timeout, tokenizer, session
+        )
+
+    async def update_async(
+        self,
+        session: str,
+        text: str,
+        tokenizer: str | None = None,
+        *,
+        create: bool = False,
+        special_tokens: Any = None,
+        add_special_tokens: bool | None = None,
+        timeout: float | None = None,
+        check: Check | None = None,
+    ) -> Answer:
+        """As `update`, and `append_async`."""
+        options = special_tokens, add_special_tokens
+        call = self._updating(session, text, tokenizer, create, options, check)
+        return await self._awaited(call, timeout, tokenizer, session)
 
     def delete(self, session: str, tokenizer: str | None = None) -> bool:
-        """Forgets a session; says whether there was one."""
-        return self._stores[self._name(tokenizer)].delete(session)
+        """Forgets a session, in memory and on disk; says whether there was one."""
+        self._gate.enter()
+        try:
+            return self._desk.delete(session, tokenizer)
+        finally:
+            self._gate.leave()
 
     def session_ids(self, session: str, tokenizer: str | None = None) -> np.ndarray:
-        """int32[n], read-only: the ids of a session."""
-        found = self._stores[self._name(tokenizer)].get(session)
-        if found is None:
-            raise UnknownSessionError(f"session={session!r} is not known: make it with encode(text, session=...)")
-        return found.ids
+        """int32[n], read-only: the ids of a session; they stay as they are when it changes.
+
+        Raises:
+          UnknownSessionError: there is none of this name.
+        """
+        self._gate.enter()
+        try:
+            return self._desk.session_state(session, tokenizer)[1]
+        finally:
+            self._gate.leave()
 
     def session_state(self, session: str, tokenizer: str | None = None) -> tuple[int, np.ndarray]:
-        """Characters of a session's text and its ids (int32[n], read-only), of the same moment."""
-        found = self._stores[self._name(tokenizer)].get(session)
-        if found is None:
-            raise UnknownSessionError(f"session={session!r} is not known: make it with encode(text, session=...)")
-        with found._lock:
-            return found.n_chars, found.ids
+        """Characters of a session's text, and its ids as `session_ids` gives them, of the same moment."""
+        self._gate.enter()
+        try:
+            return self._desk.session_state(session, tokenizer)
+        finally:
+            self._gate.leave()
 
-    async def encode_async(self, *args: Any, **options: Any) -> Answer:
-        """As `encode`."""
-        return await self._awaited(self.encode, *args, **options)
+    # -- the tier itself -------------------------------------------------------------------------------------------
 
-    async def append_async(self, *args: Any, **options: Any) -> Answer:
-        """As `append`."""
-        return await self._awaited(self.append, *args, **options)
+    @property
+    def tokenizers(self) -> Mapping[str, Tokenizer]:
+        """The tokenizers by name."""
+        return dict(self._tokenizers)
 
-    async def edit_async(self, *args: Any, **options: Any) -> Answer:
-        """As `edit`."""
-        return await self._awaited(self.edit, *args, **options)
+    @property
+    def default(self) -> str:
+        """The name that `tokenizer=None` means."""
+        return self._default
 
-    async def update_async(self, *args: Any, **options: Any) -> Answer:
-        """As `update`."""
-        return await self._awaited(self.update, *args, **options)
+    @property
+    def thresholds(self) -> Thresholds:
+        """The thresholds in force."""
+        return self._limits.now
+
+    def warmup(self, sizes: list[int] | None = None, *, measure: bool = True) -> None:
+        """Compiles or loads all that later requests need, then measures the thresholds where none are stored.
+
+        Until then, unless the device program is in use already, every text goes to the host.
+
+        Args:
+          sizes: as for `Tokenizer.warmup`.
+          measure: False to take what is stored, or the package's own.
+        """
+        for lane in self._desk.lanes:
+            lane.tokenizer.warmup(sizes)
+        for lane in self._desk.lanes:
+            if not lane.reason and lane.core.device_started:
+                self._limits.resolve(lane.core, measure)
+                break
+
+    def quarantine(self, tokenizer: str, reason: str) -> None:
+        """Serve a tokenizer, and all that equal it, from the reference alone until `release`."""
+        self._desk.find(tokenizer)[1].quarantined = f"quarantined: {reason}"
+
+    def release(self, tokenizer: str) -> None:
+        """End a quarantine."""
+        lane = self._desk.find(tokenizer)[1]
+        if self._verifier is not None:
+            for name in self._desk.names(lane):
+                self._verifier.release(name)
+        lane.quarantined = ""
 
     def stats(self) -> dict[str, Any]:
-        """Counts."""
-        with self._lock:
-            counts = {p: dict(c) for p, c in self._counts.items()}
+        """Counts since the start and what the tier holds now, JSON-ready.
+
+        paths: requests, served_bytes and scanned_bytes of each path.  batches: launches, requests in them, largest.
+        spills: texts that went to the host, by why (paused, memory, failure, refused, backpressure).  errors: by type.
+        cancelled, late, rejected: requests.  queue: inside, waiting (not begun), launching (waiting for the device).
+        sessions: sums over the stores.  thresholds; device_paused (seconds); quarantined; verifier.
+        """
+        limits = self._limits.now
         return {
-            "paths": counts,
-            "sessions": {name: store.stats() for name, store in self._stores.items()},
+            **self._counts.snapshot(),
+            "queue": {
+                "inside": self._gate.inside,
+                "waiting": self._workers.waiting,
+                "launching": self._launcher.waiting,
+            },
+            "sessions": self._desk.session_stats(),
+            "thresholds": {"device": limits.device, "join": limits.join, "source": limits.source},
+            "device_paused": self._launcher.paused(),
+            "quarantined": {
+                n: lane.quarantined for lane in self._desk.lanes if lane.quarantined for n in self._desk.names(lane)
+            },
             "verifier": None if self._verifier is None else self._verifier.stats(),
         }
 
-    def close(self) -> None:
-        """Finishes what runs and closes everything."""
-        self._closed = True
-        self._pool.shutdown(wait=True)
-        for store in self._stores.values():
-            store.close()
+    def close(self, timeout: float | None = None) -> None:
+        """Takes no more requests, finishes those it has, and closes everything; a second call does nothing.
+
+        Args:
+          timeout: seconds after which what was not begun is failed with TierClosedError; None to finish all of it.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._gate.shut():
+            return
+        self._workers.close(timeout)
+        in_time = self._gate.wait(None if end is None else end - time.monotonic())
+        self._launcher.close(finish=in_time)
+        self._gate.wait()
+        self._learner.close()
+        for sessions in self._desk.sessions:
+            sessions.close()
         if self._verifier is not None:
             self._verifier.close()
 
@@ -200,87 +409,77 @@ class Tier:
     ) -> None:
         await asyncio.to_thread(self.close)
 
-    async def _awaited(self, call: Callable[..., Answer], *args: Any, **options: Any) -> Answer:
-        if self._inside >= self._max_queue:
-            raise QueueFullError(f"max_queue={self._max_queue} requests are in the tier already: send it later")
-        self._inside += 1
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _encoding(self, text: str, session: str | None, tokenizer: str | None, options: Options) -> Call:
+        if session is not None:
+            return self._updating(session, text, tokenizer, True, options, None)
+        return lambda work: self._desk.encode(text, tokenizer, options, work)
+
+    def _appending(
+        self, session: str, text: str, tokenizer: str | None, create: bool, options: Options, check: Check | None
+    ) -> Call:
+        made = text if create else None
+        return lambda work: self._desk.change(session, tokenizer, lambda s: s.append(text), made, options, check, work)
+
+    def _updating(
+        self, session: str, text: str, tokenizer: str | None, create: bool, options: Options, check: Check | None
+    ) -> Call:
+        made = text if create else None
+        return lambda work: self._desk.change(session, tokenizer, lambda s: s.update(text), made, options, check, work)
+
+    def _editing(
+        self, session: str, start: int, stop: int, text: str, tokenizer: str | None, check: Check | None
+    ) -> Call:
+        edit: Change = lambda s: s.edit(start, stop, text)  # noqa: E731
+        return lambda work: self._desk.change(session, tokenizer, edit, None, (None, None), check, work)
+
+    def _served(self, call: Call, timeout: float | None) -> Answer:
+        """In the thread of the caller."""
+        work = Work(arguments.seconds(timeout))
+        self._gate.enter()
         try:
-            return await asyncio.wrap_future(self._pool.submit(call, *args, **options))
+            return self._answer(call, work)
         finally:
-            self._inside -= 1
+            self._gate.leave()
 
-    def _name(self, tokenizer: str | None) -> str:
-        if self._closed_now():
-            raise TierClosedError("the tier is closed: make a new Tier")
-        name = self._default if tokenizer is None else tokenizer
-        if name not in self._tokenizers:
-            known = ", ".join(self._tokenizers)
-            raise UnknownTokenizerError(f"tokenizer={name!r} is not known: this tier has {known}")
-        return name
+    def _answer(self, call: Call, work: Work) -> Answer:
+        current.work = work
+        try:
+            return call(work)
+        except Exception as e:
+            self._counts.add("errors", type(e).__name__)
+            raise
+        finally:
+            current.work = None
 
-    def _closed_now(self) -> bool:
-        return getattr(self, "_closed", False)
+    async def _awaited(self, call: Call, timeout: float | None, tokenizer: str | None, session: str | None) -> Answer:
+        """In a thread of the pool; what belongs to one session keeps its order."""
+        work = Work(arguments.seconds(timeout), self._workers)
+        lane = self._desk.find(tokenizer)[1]
+        key = None if session is None else (id(lane), check_session(session))
 
-    def _change(
-        self,
-        session: str,
-        tokenizer: str | None,
-        create: bool,
-        change: Callable[[Session], Any],
-        check: Check | None,
-    ) -> Answer:
-        began, name = time.perf_counter(), self._name(tokenizer)
-        store = self._stores[name]
-        found = store.get(session)
-        hit = found is not None
-        if found is None:
-            if not create:
-                raise UnknownSessionError(f"session={session!r} is not known: make it with encode(text, session=...)")
-            found = store.get_or_create(session, "")
-        with found._lock:
-            try:
-                if check is not None:
-                    check(found)
-                patch = change(found)
-            except BaseException:
-                if not hit:
-                    store.delete(session)
-                raise
-            ids, served, scanned, text = found.ids, found._chunks.n_bytes, found._last["window"], found.text
-        path = "reference" if found._engine.reason else "session" if hit else "host"
-        return self._answer(began, ids, path, served, scanned, patch, name, session, text, None, False)
+        def job() -> Answer:
+            work.queued = work.seconds()
+            return self._answer(call, work)
 
-    def _answer(
-        self,
-        began: float,
-        ids: np.ndarray,
-        path: str,
-        served: int,
-        scanned: int,
-        patch: Any,
-        name: str,
-        session: str | None,
-        text: str,
-        special_tokens: Any,
-        add_special_tokens: bool | None,
-    ) -> Answer:
-        with self._lock:
-            counts = self._counts[path]
-            counts["requests"] += 1
-            counts["served_bytes"] += served
-            counts["scanned_bytes"] += scanned
-        if self._verifier is not None:
-            self._verifier.offer(name, text, ids, special_tokens, bool(add_special_tokens), session)
-        seconds = time.perf_counter() - began
-        return Answer(ids, path, f"{path} path", served, scanned, patch, name, session, 1, 0.0, seconds)
-
-
-def _loaded(tokenizers: Any) -> dict[str, Tokenizer]:
-    from .. import load
-
-    if not isinstance(tokenizers, Mapping):
-        tok = tokenizers if isinstance(tokenizers, Tokenizer) else load(tokenizers)
-        return {tok.spec.name: tok}
-    if not tokenizers:
-        raise InputError("tokenizers is empty: a tier needs one tokenizer or more")
-    return {name: t if isinstance(t, Tokenizer) else load(t) for name, t in tokenizers.items()}
+        self._gate.enter()
+        try:
+            future: Future[Answer] = self._workers.submit(job, key, self._gate.leave)
+        except BaseException:
+            self._gate.leave()
+            raise
+        outer = asyncio.wrap_future(future)
+        try:
+            if timeout is not None:
+                await asyncio.wait([outer], timeout=timeout)
+                if not outer.done() and future.cancel():
+                    self._counts.add("errors", "DeadlineError")
+                    raise late()
+            return await outer
+        except asyncio.CancelledError:
+            future.cancel()
+            outer.cancel()
+            work.cancel()
+            self._counts.add("events", "cancelled")
+            raise

@@ -1,0 +1,143 @@
+"""One tokenizer of a tier: which engine a text goes to, and what the answer says about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import chunks, pipeline
+from ..encoded import Encoded
+from ..errors import EngineError
+from ..session.repair import Encoded as WindowEncoded
+from ..session.window import TokenizerWindows
+from .work import Work, current
+
+if TYPE_CHECKING:
+    from ..added import Mode
+    from ..pipeline import Prepared
+    from ..tokenizer import Tokenizer
+    from .launcher import Launcher
+    from .learner import Learner
+    from .thresholds import Limits
+
+_PART = 1 << 18  # bytes the host encodes at a time, so that a long text does not keep the interpreter for itself
+_LEARNT = 1 << 14  # characters from which on a window is no mere change, and worth learning
+
+
+class Lane:
+    """A tokenizer's way through the tier, shared by all names that have the same spec; safe from any thread.
+
+    Attributes:
+      tokenizer: the Tokenizer.
+      quarantined: why the reference alone may serve it, or "".
+    """
+
+    def __init__(self, tokenizer: Tokenizer, limits: Limits, launcher: Launcher, learner: Learner) -> None:
+        self.tokenizer = tokenizer
+        self.core = tokenizer.core
+        self.quarantined = ""
+        self._unsupported = self.core.reason
+        self._limits, self._launcher, self._learner = limits, launcher, learner
+        self._pipeline = None if self._unsupported else self.core.pipeline
+
+    @property
+    def reason(self) -> str:
+        """Why the reference serves every text, or ""."""
+        return self._unsupported or self.quarantined
+
+    def encode(self, text: str, mode: Mode, framed: bool, work: Work) -> tuple[np.ndarray, int]:
+        """(ids int32[k], bytes of the text); what was done is noted in `work`.
+
+        Raises:
+          as `Tokenizer.encode`; as `Launcher.encode`.
+        """
+        if self.reason:
+            return self._on_reference(text, mode, framed, self.reason, work)
+        assert self._pipeline is not None
+        prepared = self._pipeline.prepare((text,), mode)
+        at = self.core.missing.find(prepared.buffer)
+        if at >= 0:
+            return self._on_reference(text, mode, framed, self.core.missing.why(prepared, at), work)
+        size = pipeline.normalized_bytes(prepared)
+        ids = pipeline.finish(prepared, self._on_engine(prepared, size, work))
+        return self.core.frame.around(ids) if framed and self.core.frame is not None else ids, size
+
+    def spans(self, text: str, mode: Mode, continued: bool, work: Work) -> WindowEncoded:
+        """Ids and ends of a session's window; as `Tokenizer.encode_spans`."""
+        steps = self._pipeline
+        assert steps is not None
+        prepared = steps.prepare((text,), mode, continued=continued)
+        size = pipeline.normalized_bytes(prepared)
+        at = self.core.missing.find(prepared.buffer)
+        if at >= 0:
+            if continued and steps.prefix_space:
+                raise EngineError("the reference, which this text needs, puts a space in front of it")
+            work.note("reference", self.core.missing.why(prepared, at), size)
+            encoded = self.core.missing.placed(prepared, self.core.reference.encode(text, mode, False))
+        else:
+            encoded = self._on_engine(prepared, size, work)
+            if len(text) > _LEARNT:
+                self._learner.offer(self.core, prepared.buffer, encoded)
+        return WindowEncoded(pipeline.finish(prepared, encoded), pipeline.finish_ends(prepared, encoded), size)
+
+    # -- the router ------------------------------------------------------------------------------------------------
+
+    def _on_reference(self, text: str, mode: Mode, framed: bool, why: str, work: Work) -> tuple[np.ndarray, int]:
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        work.note("reference", why, size)
+        return self.core.reference.encode(text, mode, framed), size
+
+    def _on_engine(self, prepared: Prepared, size: int, work: Work) -> Encoded:
+        """The device where it pays, else the host."""
+        buffer = prepared.buffer
+        if not len(buffer):
+            work.note("host", "no text to tokenize", size)
+            return Encoded(np.zeros(0, np.int32), np.zeros(0, np.int64))
+        limits, small = self._limits.now, size < self._limits.now.device
+        why = f"{size} bytes are fewer than the {limits.device} from which the device is quicker" if small else ""
+        if size >= limits.join and self.core.device_started:
+            made = self._launcher.encode(self.core.device, buffer, work, join=small)
+            if not isinstance(made, str):
+                rule = "joined a launch that was being gathered" if small else f"from {limits.device} on"
+                work.note("device", f"{size} bytes: {rule}", size)
+                return made
+            why = made or why
+        encoded = self._on_host(buffer, work)
+        work.note("host", why or f"{size} bytes, but the device program is not loaded: Tier.warmup() does that", size)
+        return encoded
+
+    def _on_host(self, buffer: np.ndarray, work: Work) -> Encoded:
+        host = self.core.host
+        if len(buffer) <= 2 * _PART:
+            return host.encode_buffer(buffer)
+        ids, ends = [], []
+        for start, stop in chunks.plan(self.core.tables.pretok, buffer, _PART):
+            work.left()
+            part = host.encode_buffer(buffer[start:stop])
+            ids.append(part.ids)
+            ends.append(part.ends + np.int64(start))
+        return Encoded(np.concatenate(ids), np.concatenate(ends))
+
+
+class LaneWindows(TokenizerWindows):
+    """The windows of the sessions of a lane: what `Session` asks for tokens.
+
+    Args:
+      lane: whose.
+      special_tokens, framed: as for a session.
+      reference: whether the reference encodes every text.
+    """
+
+    def __init__(self, lane: Lane, special_tokens: Any, framed: bool, reference: bool) -> None:
+        super().__init__(lane.tokenizer, special_tokens, "reference" if reference else "auto", framed)
+        self._lane = lane
+
+    def encode(self, text: str, continued: bool = False) -> WindowEncoded:
+        """Ids of `text`; what was done is noted in the work of this thread."""
+        work = current.work or Work()
+        if not self.reason:
+            return self._lane.spans(text, self.mode, continued, work)
+        ids, _ = self._lane.encode(text, self.mode, self.framed, work)
+        n_bytes = self.measure(text)
+        return WindowEncoded(ids, np.full(len(ids), n_bytes, np.int64), n_bytes)
