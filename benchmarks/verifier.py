@@ -472,7 +472,28 @@ def cost(seed: int) -> list[dict[str, Any]]:
         ["", "calls", "p50", "p99", "max"],
         [[r["way"], str(r["rounds"]), *(seconds(r[k]) for k in ("p50", "p99", "max"))] for r in rows],
     )
+    rows.append({"way": "worker", "seconds": checks(seed)})
     return rows
+
+
+def checks(seed: int) -> dict[str, float]:
+    """Seconds of the worker's CPU for a million characters, by reference and text."""
+    found = {name: tok for name, tok in tokenizers() if name in ("o200k_base", "llama3")}
+    texts = {corpus.name: corpus.fresh(3_300_000)[:1_000_000] for corpus in corpora(None)}
+    spent: dict[str, float] = {}
+    for name, tok in found.items():
+        with Verifier(1.0, max_bytes=1 << 30, seed=seed) as verifier:
+            verifier.start({name: tok})
+            before = 0.0
+            for kind, text in {"": "a", **texts}.items():  # the first one makes the reference
+                verifier.offer(name, text, tok.encode(text, special_tokens="text", engine="host"), "text")
+                verifier.wait()
+                now = verifier.stats()["worker_seconds"]
+                spent[f"{tok.spec.reference}, {name}, {kind or 'start'}"] = now - before
+                before = now
+    print("\nCPU of the worker for a million characters\n")
+    print_table(["reference, tokenizer, text", "time"], [[key, seconds(value)] for key, value in spent.items()])
+    return spent
 
 
 if __name__ == "__main__":
