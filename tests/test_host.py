@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from toktier.bpe import tables, twin
 from toktier.host import HostEngine, engine
+from toktier.host.compiled import CompiledMerger, all_fit, fits
 from toktier.host.whole import find_whole
 
 NASTY = (
@@ -68,6 +69,10 @@ def check_all_ways(spec, pieces):
     assert [host._single._merge_list(list(t)) for t in starts] == want
     assert [host._single._merge_heap(list(t)) for t in starts] == want
     assert [ids.tolist() for ids in host._rounds.encode(pieces)] == want
+    compiled = CompiledMerger(host.tables.bpe, host._single.encode)
+    fit = [k for k, p in enumerate(pieces) if fits(p)]
+    assert unpack(compiled.encode([pieces[k] for k in fit])) == [want[k] for k in fit]
+    assert compiled.usable
     want = [twin.encode_piece(spec, p) for p in pieces]
     assert unpack(host.encode_pieces(pieces)) == want
     assert unpack(host.encode_pieces(pieces)) == want
@@ -90,6 +95,47 @@ def test_characters_of_several_bytes_on_random_tables(make):
         # some pre-tokenizers cut inside a character: heads and tails of pieces
         pieces += [p[i:] or p for p in pieces[:60] for i in (1, 2)] + [p[:-i] or p for p in pieces[:60] for i in (1, 2)]
         check_all_ways(spec, pieces)
+
+
+def test_the_compiled_merger_takes_part_once_many_pieces_were_merged(vocabulary, monkeypatch):
+    """And changes no result, whatever mix of pieces is short, long, broken or holds a zero byte."""
+    monkeypatch.setattr(engine, "_COMPILE", 100)
+    spec, bpe, _ = vocabulary
+    host = HostEngine(Tables(None, bpe))
+    rng = random.Random(29)
+    for _ in range(8):
+        pieces = ["".join(rng.choices(NASTY, k=rng.choice([1, 3, 9, 60]))).encode() for _ in range(40)]
+        pieces += [p[1:] or b"\0" for p in pieces[:10]] + [b"\0" * 3, b"a\0b", b"x" * 97]
+        assert unpack(host.encode_pieces(pieces)) == [twin.encode_piece(spec, p) for p in pieces]
+    assert host._compiled is not None
+    assert host._compiled.usable
+
+
+def test_what_fits_the_compiled_merger():
+    assert fits(b"abc")
+    assert fits("é".encode())
+    for bad in (b"a\0", "é".encode()[:1], b"a" * 97):
+        assert not fits(bad)
+        assert not all_fit([b"abc", bad, b"abc"])
+    assert all_fit([b"abc", "é".encode(), b"x" * 96])
+
+
+def test_a_difference_ends_the_use_of_the_compiled_merger(vocabulary, monkeypatch):
+    from toktier.host import compiled
+
+    _, bpe, _ = vocabulary
+    plain = HostEngine(Tables(None, bpe))._single.encode
+    with pytest.warns(RuntimeWarning, match="plain Python goes on alone"):
+        assert not CompiledMerger(bpe, lambda piece: [*plain(piece), 0]).usable
+    wrong: list[bytes] = []
+    merger = CompiledMerger(bpe, lambda piece: [*plain(piece), 0] if piece in wrong else plain(piece))
+    assert merger.usable
+    monkeypatch.setattr(compiled, "WATCHED", 1)
+    merger._until = 0
+    wrong.append(b"zqzq")
+    with pytest.warns(RuntimeWarning, match="zqzq"):
+        assert unpack(merger.encode([b"zqzq", b"qzqz"])) == [[*plain(b"zqzq"), 0], plain(b"qzqz")]
+    assert not merger.usable
 
 
 def test_rounds_hand_over_to_the_heap_in_the_middle(monkeypatch):
@@ -317,7 +363,7 @@ def test_an_engine_survives_pickling(vocabulary, corpus):
     assert again.encode_pieces(pieces) == want
 
 
-def test_the_pair_dictionary_gives_the_same_before_and_after_it_is_complete(vocabulary):
+def test_the_pair_dictionary_knows_every_pair(vocabulary):
     from toktier.host import short
     from toktier.host.short import PairRanks
 
@@ -331,8 +377,6 @@ def test_the_pair_dictionary_gives_the_same_before_and_after_it_is_complete(voca
     want = [rank_of.get(p, len(rank_of)) for p in pairs]
     assert [ranks[p] for p in pairs] == want
     assert len(ranks) <= short._PAIRS
-    ranks.complete()
-    assert [ranks[p] for p in pairs] == want
 
 
 # ---- with the pre-tokenizer ----

@@ -23,6 +23,7 @@ import numpy as np
 from toktier.bpe.tables import BpeTables
 from toktier.encoded import Encoded
 from toktier.host.cache import ENTRIES, LONGEST_PIECE, PieceCache
+from toktier.host.compiled import CompiledMerger, all_fit, fits
 from toktier.host.rounds import RoundMerger
 from toktier.host.segments import Segmenter
 from toktier.host.shapes import Shapes
@@ -42,6 +43,7 @@ _FEW = 16  # pieces for which one merge after the other beats one look-up of all
 _SINGLY = 3072  # bytes of pieces to merge; from here on NumPy rounds beat plain Python
 _SINGLY_WARM = 6000  # the same once plain Python knows most pairs
 _WARM_PAIRS = 1 << 13  # that many
+_COMPILE = 1 << 14  # pieces merged, from which on it pays to make the compiled merger: 150 ms, 45 MB
 _CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
 _VOCABULARY = 1 << 12  # so many of them, and it is made: 30 ms, 15 to 25 MB
 _HAN = (
@@ -77,6 +79,8 @@ class HostEngine:
         self._length = np.ascontiguousarray(tables.bpe.token_length, np.int64)
         self._single = PieceMerger(tables.bpe)
         self._rounds = RoundMerger(tables.bpe, self._single)
+        self._compiled: CompiledMerger | None = None
+        self._merges = 0  # pieces merged without it
         self._segmenter: Segmenter | None = None
         self._wide_bytes = 0  # merged so far; threads may lose a count, which matters little
         made = np.zeros(tables.bpe.n_ids, bool)
@@ -116,7 +120,7 @@ class HostEngine:
         return Encoded(ids, token_ends)
 
     def learn(self, data: bytes, encoded: Encoded) -> None:
-        """Remember the units and pieces of a text whose ids are given: short texts like it are quick; changes no result.
+        """Remember the units and pieces of a text whose ids are given, for short texts like it; changes no result.
 
         Args:
           data: a buffer, or the end of one.
@@ -126,7 +130,7 @@ class HostEngine:
             return
         if not self._vocabulary:
             self._vocabulary = _tokens(self._bpe, self._bpe.whole)
-        self._single.learn()
+        self._compile()
         units = split_units(self._unit, data)
         stops = np.cumsum(np.fromiter(map(len, units), np.int64, len(units)))
         last = dict(zip(units, range(len(units)), strict=True))
@@ -297,10 +301,29 @@ class HostEngine:
         return _grouped(packed, map(range, counts))
 
     def _merged_apart(self, pieces: list[bytes]) -> Iterable[bytes]:
+        if self._compiled is not None and self._compiled.usable:
+            if not pieces or all_fit(pieces):
+                return self._compiled.encode(pieces)
+            fit = [p for p in pieces if fits(p)]
+            found = dict(zip(fit, self._compiled.encode(fit), strict=True))
+            rest = [p for p in pieces if p not in found]
+            found.update(zip(rest, self._merged_plainly(rest), strict=True))
+            return [found[p] for p in pieces]
+        self._merges += len(pieces)
+        if self._merges >= _COMPILE:
+            self._compile()
+        return self._merged_plainly(pieces)
+
+    def _merged_plainly(self, pieces: list[bytes]) -> Iterable[bytes]:
         if sum(map(len, pieces)) <= (_SINGLY if self._single.pairs_known < _WARM_PAIRS else _SINGLY_WARM):
             encode = self._single.encode
             return [array("i", encode(p)).tobytes() for p in pieces]
         return [ids.tobytes() for ids in self._rounds.encode(pieces)]
+
+    def _compile(self) -> None:
+        """Make what merges many pieces quickest."""
+        if self._compiled is None:
+            self._compiled = CompiledMerger(self._bpe, self._single.encode)
 
     def _segments_of(self, pieces: list[bytes]) -> tuple[list[bytes], list[int]]:
         if self._segmenter is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 
@@ -25,8 +24,7 @@ class PairRanks(dict):
 
     A dictionary of 200,000 pairs takes some 40 ms to build, too long for a first short text, and 30 MB.  So pairs are
     found by bisection in a sorted array when they are first met, and kept; full, the dictionary is emptied.  Most pairs
-    that are met never merge, which a table of one byte for each remainder of a division mostly tells at once.  Where
-    many short texts are to come, `complete` takes all pairs in.
+    that are met never merge, which a table of one byte for each remainder of a division mostly tells at once.
     """
 
     def __init__(self, tables: BpeTables):
@@ -38,12 +36,9 @@ class PairRanks(dict):
         some = np.zeros(_REMAINDERS, bool)
         some[(pairs[:, 0] << _SHIFT | pairs[:, 1]) % _REMAINDERS] = True
         self._some = some.tobytes()
-        self._complete = False
 
     def __missing__(self, pair: int) -> int:
         rank = self.infinite
-        if self._complete:
-            return rank
         if self._some[pair % _REMAINDERS]:
             at = bisect.bisect_left(self._view, pair << _SHIFT)
             if at < len(self._view) and self._view[at] >> _SHIFT == pair:
@@ -52,20 +47,6 @@ class PairRanks(dict):
             self.clear()
         self[pair] = rank
         return rank
-
-    @property
-    def rank_of(self) -> Callable[[int, int], int]:
-        """A function of a pair and of what to say of pairs that never merge: without a detour once all are known."""
-        return self.get if self._complete else self._found
-
-    def _found(self, pair: int, _: int) -> int:
-        return self[pair]
-
-    def complete(self) -> None:
-        """Take in all pairs that merge; from then on what is missing does not."""
-        if not self._complete:
-            self.update(zip((self._sorted >> _SHIFT).tolist(), (self._sorted & _RANK).tolist(), strict=True))
-            self._complete = True
 
 
 class PieceMerger:
@@ -79,10 +60,6 @@ class PieceMerger:
         self._byte_token = tables.byte_token.tolist()
         self._char_block = np.ascontiguousarray(tables.char_block).data
         self._char_start = np.ascontiguousarray(tables.char_start).data
-
-    def learn(self) -> None:
-        """Make ready for many pieces."""
-        self._ranks.complete()
 
     @property
     def pairs_known(self) -> int:
@@ -120,9 +97,8 @@ class PieceMerger:
         return self._merge_ranks(tokens) if len(tokens) >= LONG and self._orderly else self._merge_heap(tokens)
 
     def _merge_list(self, tokens: list[int]) -> list[int]:
-        product, infinite = self._product, self._infinite
-        rank_of = self._ranks.rank_of
-        ranks = [rank_of(a << _SHIFT | b, infinite) for a, b in itertools.pairwise(tokens)]
+        rank_of, product, infinite = self._ranks.__getitem__, self._product, self._infinite
+        ranks = [rank_of(a << _SHIFT | b) for a, b in itertools.pairwise(tokens)]
         while ranks:
             best = min(ranks)
             if best == infinite:
@@ -131,9 +107,9 @@ class PieceMerger:
             tokens[i] = made = product[best]
             del tokens[i + 1], ranks[i]
             if i:
-                ranks[i - 1] = rank_of(tokens[i - 1] << _SHIFT | made, infinite)
+                ranks[i - 1] = rank_of(tokens[i - 1] << _SHIFT | made)
             if i < len(ranks):
-                ranks[i] = rank_of(made << _SHIFT | tokens[i + 1], infinite)
+                ranks[i] = rank_of(made << _SHIFT | tokens[i + 1])
         return tokens
 
     def _merge_heap(self, tokens: list[int]) -> list[int]:
