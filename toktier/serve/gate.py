@@ -11,7 +11,6 @@ import dataclasses
 import logging
 import re
 import time
-import traceback
 import uuid
 from typing import Any
 
@@ -22,6 +21,7 @@ from toktier.errors import ToktierError
 
 from . import auth
 from .errors import ApiError, of_toktier
+from .logs import where
 from .metrics import Metrics
 from .settings import Settings
 
@@ -214,13 +214,6 @@ class _Exchange:
             await self.send({"type": "http.response.body", "body": body})
         except ClientDisconnect:
             self.note.status = GONE
-
-
-def where(error: BaseException) -> str:
-    """An error's class and the lines it passed, without its message, which may quote what a client sent."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = " < ".join(f"{f.filename}:{f.lineno} {f.name}" for f in reversed(frames[-12:]))
-    return f"{type(error).__module__}.{type(error).__qualname__} at {lines}"
 
 
 def _first(scope: Scope) -> dict[bytes, bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -73,13 +73,46 @@ class _OfTier(Collector):
     def collect(self) -> Iterable[Metric]:
         """The tier's counts now."""
         stats = self._tier.stats()
-        for name, text in (
-            ("requests", "Answers of the tier by path."),
-            ("served_bytes", "UTF-8 bytes that answered ids stand for, by path."),
-            ("scanned_bytes", "UTF-8 bytes that were tokenized, by path."),
+        paths, batches, sessions = stats["paths"], stats["batches"], dict(stats["sessions"])
+        for name, key, text in (
+            ("answers", "requests", "Answers of the tier."),
+            ("served_bytes", "served_bytes", "UTF-8 bytes that answered ids stand for."),
+            ("scanned_bytes", "scanned_bytes", "UTF-8 bytes that were tokenized."),
         ):
-            shown = "answers" if name == "requests" else name
-            family = CounterMetricFamily(f"toktier_{shown}", text, labels=["path"])
-            for path, counts in stats["paths"].items():
-                family.add_metric([path], counts[name])
-            yield family
+            yield _counter(name, text, "path", {path: counts[key] for path, counts in paths.items()})
+        yield _counter("launches", "Launches of the device program.", None, batches["launches"])
+        yield _counter("launched_requests", "Requests in these launches.", None, batches["requests"])
+        yield _counter("spills", "Texts for the device that went to the host.", "reason", stats["spills"])
+        yield _counter("tier_errors", "Requests that the tier failed.", "type", stats["errors"])
+        ended = {name: stats[name] for name in ("cancelled", "late", "rejected")}
+        yield _counter("unserved", "Requests that ended without an answer.", "reason", ended)
+        yield _gauge("queue", "Requests in the tier, and those of them that wait.", "state", stats["queue"])
+        yield _gauge("sessions", "Sessions in memory.", None, sessions.pop("sessions"))
+        yield _gauge("session_bytes", "Memory of these sessions.", None, sessions.pop("nbytes"))
+        yield _counter("session_events", "Sessions found, made, loaded, dropped.", "event", sessions)
+        yield _gauge(
+            "device_paused_seconds", "Until a device that failed is tried again.", None, stats["device_paused"]
+        )
+        quarantined = {name: float(name in stats["quarantined"]) for name in self._tier.tokenizers}
+        yield _gauge("quarantined", "1: the reference alone serves this model.", "model", quarantined)
+        if (verifier := stats["verifier"]) is not None:
+            events = {k: v for k, v in verifier.items() if type(v) is int and not k.startswith("pending")}
+            yield _counter("verifier", "Answers offered to the verifier, and what became of them.", "event", events)
+            yield _gauge("verifier_pending", "Answers that wait to be checked.", None, verifier["pending"])
+            yield _gauge("verifier_rate", "Share of answers that is checked.", None, verifier["rate"])
+            yield _gauge("verifier_delay_seconds", "From delivery to verdict.", "of", verifier["delay"])
+
+
+def _counter(name: str, text: str, label: str | None, values: Any) -> Metric:
+    return _filled(CounterMetricFamily(f"toktier_{name}", text, labels=[label] if label else []), label, values)
+
+
+def _gauge(name: str, text: str, label: str | None, values: Any) -> Metric:
+    return _filled(GaugeMetricFamily(f"toktier_{name}", text, labels=[label] if label else []), label, values)
+
+
+def _filled(family: Any, label: str | None, values: Any) -> Metric:
+    """The samples of a family: one, or one a label."""
+    for of, value in values.items() if label else [(None, values)]:
+        family.add_metric([] if of is None else [of], value)
+    return family  # type: ignore[no-any-return]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -119,13 +117,3 @@ def lengths(given: tuple[str, ...], models: Mapping[str, str]) -> dict[str, int]
             raise InputError(f"--max-model-len {text!r}: give NAME=N or N, with the name of a --model and N above 0")
         found.update(dict.fromkeys([name] if name else models, int(number)))
     return found
-
-
-def log_to_stderr(level: str) -> None:
-    """Log lines of the service and of uvicorn, to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    for name in ("toktier", "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level.upper())

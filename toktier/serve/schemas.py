@@ -66,17 +66,27 @@ class ChangeRequest(Request):
     return_digest: bool = Field(default=False, description="Return the digest of the ids after the change.")
 
 
-class AppendRequest(ChangeRequest):
-    """Text to add at the end."""
+class MakingRequest(ChangeRequest):
+    """What a change may have that can make a session."""
 
     text: str
+    special_tokens: SpecialTokens | None = Field(
+        default=None, description="What becomes of special tokens; null: what the session has, or the default."
+    )
+    add_special_tokens: bool | None = Field(
+        default=None, description="Keep what the post-processor adds around the ids; null: what it has, or false."
+    )
+
+
+class AppendRequest(MakingRequest):
+    """Text to add at the end."""
+
     create: bool = Field(default=False, description="Make the session where there is none.")
 
 
-class UpdateRequest(ChangeRequest):
+class UpdateRequest(MakingRequest):
     """Text to become the session's."""
 
-    text: str
     create: bool = Field(default=True, description="Make the session where there is none.")
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/sessions/{id}")
 _LARGE = 1 << 12  # ids from which on an answer is written in a thread
+_BLAMED = ("start", "stop", "special_tokens", "add_special_tokens")  # in the messages of the tier; else the text
 _MODEL = {"model": "Name of a served model; left out: the first one."}
 _IDS = {**_MODEL, "ids": "true: all ids, too.", "digest": "true: the digest of the ids, too."}
 
@@ -45,20 +46,16 @@ _IDS = {**_MODEL, "ids": "true: all ids, too.", "digest": "true: the digest of t
 async def append(id: str, request: Request) -> Response:
     """Adds text at the end of a session."""
     asked, call = await _asked(id, request, AppendRequest)
-    tier = state(request).tier
-    return await call(
-        lambda **o: tier.append_async(id, asked.text, create=asked.create, **o), lambda n: n + len(asked.text)
-    )
+    tier, options = state(request).tier, _options(asked)
+    return await call(lambda **o: tier.append_async(id, asked.text, **options, **o), lambda n: n + len(asked.text))
 
 
 @router.post("/update", **described(UpdateRequest, ChangeResponse, raw=True))
 async def update(id: str, request: Request) -> Response:
     """Makes a text the session's; only what differs from the old one is tokenized."""
     asked, call = await _asked(id, request, UpdateRequest)
-    tier = state(request).tier
-    return await call(
-        lambda **o: tier.update_async(id, asked.text, create=asked.create, **o), lambda n: len(asked.text)
-    )
+    tier, options = state(request).tier, _options(asked)
+    return await call(lambda **o: tier.update_async(id, asked.text, **options, **o), lambda n: len(asked.text))
 
 
 @router.post("/edit", **described(EditRequest, ChangeResponse, raw=True))
@@ -101,6 +98,11 @@ async def delete(id: str, request: Request) -> Response:
     return _json({"model": name, "session": id, "deleted": True})
 
 
+def _options(asked: AppendRequest | UpdateRequest) -> dict[str, Any]:
+    how = {"special_tokens": asked.special_tokens, "add_special_tokens": asked.add_special_tokens}
+    return {"create": asked.create, **how}
+
+
 def _model(request: Request) -> str:
     name, _ = state(request).model(request.query_params.get("model"))
     note(request.scope).model = name
@@ -126,7 +128,7 @@ async def _asked(id: str, request: Request, schema: type[Any]) -> tuple[Any, Cal
         try:
             answer = await change(tokenizer=name, timeout=service.settings.timeout, check=check)
         except ToktierError as e:
-            raise of_toktier(e, next((n for n in ("start", "stop") if str(e).startswith(f"{n}=")), "text")) from None
+            raise of_toktier(e, next((n for n in _BLAMED if str(e).startswith(f"{n}=")), "text")) from None
         note(request.scope).path = answer.path
         write = _Written(service, asked, answer, chars_after(before), raw)
         return await service.off_loop(write) if write.large else write()
@@ -140,7 +142,7 @@ def _expect(asked: ChangeRequest, session: Session) -> None:
     for name, wanted, is_so in (
         ("expected_chars", asked.expected_chars, found["chars"]),
         ("expected_length", asked.expected_length, found["length"]),
-        ("if_match", asked.if_match, asked.if_match and wire.digest(session.ids)),
+        ("if_match", asked.if_match, None if asked.if_match is None else wire.digest(session.ids)),
     ):
         if wanted is not None and wanted != is_so:
             raise ApiError(

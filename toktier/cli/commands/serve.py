@@ -86,6 +86,7 @@ def command(models: tuple[str, ...], host: str, port: int, grace: float, log_lev
       TOKTIER_TOKEN=$(openssl rand -hex 32) toktier serve --host 0.0.0.0
     """
     from toktier.serve import auth, run
+    from toktier.serve.logs import log_to_stderr
     from toktier.serve.settings import Settings
 
     sources = run.named(models)
@@ -102,7 +103,7 @@ def command(models: tuple[str, ...], host: str, port: int, grace: float, log_lev
         max_model_len=run.lengths(chosen["max_model_len"], sources),
         access_log=chosen["access_log"],
     )
-    run.log_to_stderr(log_level)
+    log_to_stderr(log_level)
     bound = run.bind(host, port, guarded=not limited)
     try:
         tier = _tier(sources, chosen)
