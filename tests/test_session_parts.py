@@ -45,6 +45,18 @@ def test_id_buffer_is_a_list_whose_views_never_change():
     assert all(other.view().tolist() == was for other, was in forks)
 
 
+def test_an_id_buffer_that_shrank_is_copied_with_room_for_what_is_put_in():
+    """The array keeps its old size, into which the new ids fit; its copy must hold them too."""
+    for share in (IdBuffer.view, IdBuffer.fork):
+        buffer = IdBuffer(np.arange(10_000, dtype=np.int32))
+        buffer.splice(100, 9_900, np.zeros(0, np.int32))
+        held = share(buffer)
+        buffer.splice(50, 10, np.arange(5_000, dtype=np.int32))
+        want = [*range(50), *range(5_000), *range(60, 100)]
+        assert buffer.view().tolist() == want
+        assert (held if share is IdBuffer.view else held.view()).tolist() == list(range(100))
+
+
 def test_chunk_list_is_a_string_with_ends():
     class Engine:
         def measure(self, text):

@@ -95,7 +95,7 @@ class IdBuffer:
         if size > len(self._data):
             self._grow(size)
         else:
-            self._own(start)
+            self._own(start, size)
         if self._gap < start:
             self._move_gap(start)
         elif self._gap > start + removed:
@@ -120,10 +120,10 @@ class IdBuffer:
     def _is_leased(self) -> bool:
         return self._lease is not None and self._lease() is not None
 
-    def _own(self, start: int) -> None:
-        """Copy the array where a write at `start` or behind it could be seen by somebody else."""
+    def _own(self, start: int, size: int = 0) -> None:
+        """Copy the array where a write at `start` or behind it could be seen by somebody else; `size` ids must fit."""
         if self._shared or (self._leased > start and self._is_leased()):
-            self._grow(self._size)
+            self._grow(max(self._size, size))  # an array that had been larger has room that a plain copy lacks
             self.copies += 1
 
     def _grow(self, size: int) -> None:
