@@ -1,15 +1,12 @@
 """Bytes in, ids out: a pure function for use inside other JAX programs.
 
-All rows run as one launch.  They lie one behind the other with a boundary (0xFF) behind each, which is start of text
-for what follows and end of text for what precedes, so no row sees another; the program is the one of `engine="device"`.
-A row that cannot be told exactly is blanked before it runs, says why, and costs its neighbours nothing.
+All rows run as one launch (launch.py).  A row that cannot be told exactly is blanked before it runs, says why, and
+costs its neighbours nothing.
 """
 
 from __future__ import annotations
 
-import enum
 import functools
-import threading
 from typing import Any, NamedTuple
 
 import jax
@@ -18,29 +15,12 @@ import jax.numpy as jnp
 from jax import Array
 from jax.custom_batching import custom_vmap
 
-from toktier import program
 from toktier.compact import exclusive_sum, positions
-from toktier.device import tiles_for
 from toktier.errors import EngineError, InputError, InputTypeError
-from toktier.jax import literals
-from toktier.jax.checks import BOUNDARY, not_normalized, not_utf8
+from toktier.jax import launch, literals
+from toktier.jax.checks import BOUNDARY
+from toktier.jax.launch import Reason
 from toktier.jax.tables import Tables
-
-_MOST = 1 << 26  # bytes of a launch: the program packs a place and a length into 31 bits
-
-
-class Reason(enum.IntEnum):
-    """Why a row has no tokens; the first of these that applies."""
-
-    OK = 0
-    LENGTH = 1  # its length is negative, or more than the bytes of a row
-    SPAN = 2  # its spans overlap, are not in order or do not lie within it
-    UTF8 = 3  # its bytes are not UTF-8
-    FORBIDDEN = 4  # it holds a special token, and those are forbidden
-    LITERAL = 5  # it holds an added token that the host must match: one that looks at the text around it
-    NORMALIZER = 6  # NFC may change it
-    BYTE = 7  # it holds a byte that the vocabulary lacks
-    OVERFLOW = 8  # it has more than max_tokens tokens; `needed` says how many
 
 
 class Tokens(NamedTuple):
@@ -56,7 +36,7 @@ class Tokens(NamedTuple):
     """
 
     ids: Array
-    count: Array
+    count: Array  # type: ignore[assignment]  # tuple.count gives way
     ends: Array
     ok: Array
     reason: Array
@@ -141,44 +121,8 @@ def encode_bytes(
     if data.size == 0:
         found = _nothing(rows, many, min(room, most))
     else:
-        width = _width(tables, rows)
-        if width * rows.shape[0] > _MOST:
-            raise InputError(
-                f"data of shape {data.shape} needs {width * rows.shape[0]} bytes in one launch, and a launch takes "
-                f"{_MOST}; encode fewer rows at a time, by jax.lax.map for instance"
-            )
-        run = _batchable(min(room, most), platform or jax.default_backend())
-        found = run(tables, rows, many, spans)
+        found = _batchable(min(room, most), platform or jax.default_backend())(tables, rows, many, spans)
     return found if data.ndim == 2 else jax.tree.map(lambda x: x[0], found)
-
-
-def trace_count() -> int:
-    """How many programs were traced in this process: one for each shape and choice of static arguments.
-
-    Under `vmap` it is one more, for the shape of a single call.
-    """
-    return _traces.count
-
-
-class _Traces:
-    """Counts how often the program is traced."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._lock = threading.Lock()
-
-    def add(self) -> None:
-        """One more."""
-        with self._lock:
-            self.count += 1
-
-
-_traces = _Traces()
-
-
-def _width(tables: Tables, rows: Array) -> int:
-    """Bytes of a row in the launch: its text, the boundary behind it, and room for a prefix space in front."""
-    return rows.shape[1] + 1 + tables.prefix_space
 
 
 def _nothing(rows: Array, lengths: Array, room: int) -> Tokens:
@@ -224,54 +168,64 @@ def _batchable(room: int, platform: str) -> Any:
         found = run(tables, data.reshape(-1, data.shape[2]), lengths.reshape(-1), spans)
         return jax.tree.map(lambda x: x.reshape(size, rows, *x.shape[1:]), found), out
 
-    return jax.jit(run)
+    return run
 
 
 def _encode(tables: Tables, data: Array, lengths: Array, spans: Spans | None, room: int, platform: str) -> Tokens:
-    _traces.add()
-    b, length = data.shape
-    width, lead = _width(tables, data), int(tables.prefix_space)
-    capacity = _capacity(b * width, platform)
+    """In parts that are jitted each by itself: without an outer `jit`, the large ones serve many shapes of rows."""
+    lead = int(tables.prefix_space)
+    size = data.shape[0] * _width(data.shape[1], lead)
+    if size > launch.MOST:
+        raise InputError(
+            f"{data.shape[0]} rows of {data.shape[1]} bytes need {size} bytes in one launch, and a launch takes "
+            f"{launch.MOST}; encode fewer rows at a time, by jax.lax.map for instance"
+        )
+    found, wrong = _laid_out(data, lengths, spans, lead, launch.capacity(size, platform))
+    found, bits = launch.prepare(tables, found, spans is not None)
+    reason, good = _judged(bits, wrong, data.shape[1], lead)
+    tokens = launch.tokenize(tables, found, good, platform)
+    return _by_row(tables.program.bpe.length, tokens, found.stop, reason, room, data.shape[1], lead)
+
+
+def _width(length: int, lead: int) -> int:
+    """Bytes of a row in the launch: room for a prefix space in front, its text, the boundary behind it."""
+    return lead + length + 1
+
+
+@functools.partial(jax.jit, static_argnames=("lead", "capacity"))
+def _laid_out(
+    data: Array, lengths: Array, spans: Spans | None, lead: int, capacity: int
+) -> tuple[literals.Found, Array]:
+    """The rows one behind the other, and the reasons (bits, uint16[B]) that have to do with their layout."""
+    length = data.shape[1]
     there = jnp.arange(length) < lengths[:, None]
-    rows = jnp.pad(jnp.where(there, data, BOUNDARY), ((0, 0), (lead, 1)), constant_values=BOUNDARY)
-    flat = jnp.pad(rows.reshape(-1), (0, capacity - b * width), constant_values=BOUNDARY)
-
-    def any_in(flags: Array) -> Array:
-        return flags[: b * width].reshape(b, width).any(1)
-
-    never = jnp.zeros(b, bool)
+    rows = jnp.pad(jnp.where(there, data, BOUNDARY), ((0, 0), (lead, 1)), constant_values=BOUNDARY).reshape(-1)
+    flat = jnp.pad(rows, (0, capacity - rows.shape[0]), constant_values=BOUNDARY)
     zeros = jnp.zeros(capacity, jnp.int32)
-    wrong: list[tuple[Reason, Array]] = [(Reason.LENGTH, (lengths < 0) | (lengths > length))]
-    found = literals.Found(flat, zeros, zeros, never, never)
+    found = literals.Found(flat, zeros, zeros, jnp.zeros(capacity, jnp.uint8))
+    wrong = _bit((lengths < 0) | (lengths > length), Reason.LENGTH)
     if spans is not None:
-        found, misplaced = _placed(found, spans, lengths, width, lead)
-        wrong += [(Reason.SPAN, misplaced), (Reason.UTF8, any_in(not_utf8(found.data)))]
-    else:
-        wrong += [(Reason.UTF8, any_in(not_utf8(flat)))]
-        found = literals.cut(tables.literals, literals.RAW, found, width)
-        changed = any_in(not_normalized(tables.kinds, found.data))
-        found = literals.cut(tables.literals, literals.NORMALIZED, found, width)
-        wrong += [(Reason.FORBIDDEN, found.forbidden)]
-        wrong += [(Reason.LITERAL, found.unclear), (Reason.NORMALIZER, changed)]
-    data = found.data
-    if tables.prefix_space:
-        data, crowded = _with_spaces(found)
-        wrong += [(Reason.LITERAL, any_in(crowded))]
-    lacking = tables.missing[data.astype(jnp.int32)] & (data != BOUNDARY)
-    wrong += [(Reason.BYTE, any_in(lacking))]
-    reason = jnp.zeros(b, jnp.int32)
-    for code, flags in wrong:
-        reason = jnp.where((reason == 0) & flags, code, reason)
-
-    good = jnp.pad(jnp.repeat(reason == 0, width, total_repeat_length=b * width), (0, capacity - b * width))
-    tokens = program.tokens_at(tables.program, jnp.where(good, data, BOUNDARY), tiles_for(capacity, _engine(platform)))
-    tokens = jnp.where(good & (found.token > 0), found.token, tokens)
-    return _by_row(tables, tokens, found.stop, reason, room, width, lead)
+        found, misplaced = _placed(found, spans, lengths, _width(length, lead), lead)
+        wrong |= _bit(misplaced, Reason.SPAN)
+    return found, wrong
 
 
-def _by_row(tables: Tables, tokens: Array, stop: Array, reason: Array, room: int, width: int, lead: int) -> Tokens:
-    """From tokens at places in the launch to the tokens of each row."""
-    b = reason.shape[0]
+@functools.partial(jax.jit, static_argnames=("length", "lead"))
+def _judged(bits: Array, wrong: Array, length: int, lead: int) -> tuple[Array, Array]:
+    """The reason of each row, int32[B], and the bytes of the rows that have none, bool[N]."""
+    b, width = wrong.shape[0], _width(length, lead)
+    rows = bits[: b * width].reshape(b, width)
+    for kind in Reason:
+        wrong |= _bit((rows & (1 << kind)).any(1), kind)
+    reason = jnp.where(wrong == 0, 0, jax.lax.population_count(~wrong & (wrong - 1)).astype(jnp.int32))
+    good = jnp.repeat(reason == 0, width, total_repeat_length=b * width)
+    return reason, jnp.pad(good, (0, bits.shape[0] - b * width))
+
+
+@functools.partial(jax.jit, static_argnames=("room", "length", "lead"))
+def _by_row(sizes: Array, tokens: Array, stop: Array, reason: Array, room: int, length: int, lead: int) -> Tokens:
+    """From tokens at places in the launch to the tokens of each row; `sizes` are the bytes of every id."""
+    b, width = reason.shape[0], _width(length, lead)
     needed = (tokens[: b * width].reshape(b, width) > 0).sum(1, dtype=jnp.int32)
     place, _ = positions(tokens > 0)
     reason = jnp.where((reason == 0) & (needed > room), Reason.OVERFLOW, reason)
@@ -280,20 +234,13 @@ def _by_row(tables: Tables, tokens: Array, stop: Array, reason: Array, room: int
     here = k < count[:, None]
     at = place[jnp.where(here, exclusive_sum(needed)[:, None] + k, 0)]
     ids = jnp.where(here, tokens[at] - 1, 0)
-    behind = jnp.where(stop[at] > 0, stop[at], at + tables.program.bpe.length[ids])
+    behind = jnp.where(stop[at] > 0, stop[at], at + sizes[ids])
     first = width * jnp.arange(b, dtype=jnp.int32)[:, None] + lead
     return Tokens(ids, count, jnp.where(here, behind - first, 0), reason == 0, reason, needed)
 
 
-def _engine(platform: str) -> str:
-    return "cpu" if platform == "cpu" else "gpu"
-
-
-def _capacity(size: int, platform: str) -> int:
-    """Bytes of the launch: what the tiles of the program divide, and the scan's lanes on a CPU."""
-    if platform == "cpu":
-        return 1 << 13 if size <= 1 << 13 else -(-size >> 14) << 14
-    return -(-size >> 16) << 16
+def _bit(flags: Array, reason: Reason) -> Array:
+    return jnp.where(flags, jnp.uint16(1 << reason), jnp.uint16(0))
 
 
 def _placed(found: literals.Found, spans: Spans, lengths: Array, width: int, lead: int) -> tuple[literals.Found, Array]:
@@ -303,16 +250,15 @@ def _placed(found: literals.Found, spans: Spans, lengths: Array, width: int, lea
     used = row >= 0
     inside = (row < b) & (start >= 0) & (start < stop) & (token >= 0)
     inside &= stop <= lengths[jnp.clip(row, 0, b - 1)]
-    follows = (row[1:] > row[:-1]) | ((row[1:] == row[:-1]) & (start[1:] >= stop[:-1])) | ~used[1:]
-    follows &= used[:-1] | ~used[1:]
+    follows = (row[1:] > row[:-1]) | ((row[1:] == row[:-1]) & (start[1:] >= stop[:-1]))
+    follows &= used[:-1]
     fits = inside & jnp.concatenate([jnp.ones(min(1, row.shape[0]), bool), follows])
-    # an entry beyond the rows belongs to none: nothing of this call can be trusted
     misplaced = jnp.zeros(b, bool).at[jnp.where(used & ~fits, row, b)].set(True, mode="drop")
-    misplaced |= jnp.any(used & ((row >= b) | ~fits) & (row >= b))
+    misplaced |= jnp.any(row >= b)  # it belongs to no row of these, so nothing of this call can be trusted
     first, behind = row * width + lead + start, row * width + lead + stop
     good = used & fits
-    at = jnp.where(good, first, n)
-    edges = jnp.zeros(n + 1, jnp.int32).at[at].add(1, mode="drop").at[jnp.where(good, behind, n)].add(-1, mode="drop")
+    at, to = jnp.where(good, first, n), jnp.where(good, behind, n)
+    edges = jnp.zeros(n + 1, jnp.int32).at[at].add(1, mode="drop").at[to].add(-1, mode="drop")
     covered = jnp.cumsum(edges[:-1]) > 0
     return (
         found._replace(
@@ -322,19 +268,6 @@ def _placed(found: literals.Found, spans: Spans, lengths: Array, width: int, lea
         ),
         misplaced,
     )
-
-
-def _with_spaces(found: literals.Found) -> tuple[Array, Array]:
-    """The bytes with a space in front of each segment that does not begin with one, and where there is no room for it.
-
-    The space takes the place in front of the segment: the lead of a row, or the last byte of a literal, whose own token
-    stands at its first byte.  A literal of one byte has no room: bool[N], flagged.
-    """
-    data = found.data
-    behind = jnp.concatenate([data[1:], jnp.full(1, BOUNDARY, jnp.uint8)])
-    wanted = (data == BOUNDARY) & (behind != BOUNDARY) & (behind != 0x20)
-    crowded = wanted & (found.token > 0)
-    return jnp.where(wanted & ~crowded, jnp.uint8(0x20), data), crowded
 
 
 jax.export.register_namedtuple_serialization(Tokens, serialized_name="toktier.Tokens")

@@ -1,4 +1,4 @@
-"""Added tokens on the device: literals found in the bytes of many rows as the reference finds them.
+"""Added tokens on the device: literals found in the bytes of many texts as the reference finds them.
 
 Two searches, leftmost-longest each, as in `toktier.added`: the literals that are matched against the raw text, and
 those that are matched against the normalized text in what is left.  The literals of a search are a trie, its edges a
@@ -47,14 +47,16 @@ class Literals(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search leaves: data uint8[N] without the literals; token int32[N], id + 1 at the first byte of each
-    literal; stop int32[N], the place behind it there; forbidden, unclear: bool[rows]."""
+    """What a search leaves.
+
+    data: uint8[N] without the literals; token: int32[N], id + 1 at the first byte of each literal; stop: int32[N], the
+    place behind it there; refused: uint8[N], FORBID or LOOK_AROUND where a literal begins with which this cannot go on.
+    """
 
     data: Array
     token: Array
     stop: Array
-    forbidden: Array
-    unclear: Array
+    refused: Array
 
 
 def build(matcher: AddedMatcher, mode: Mode) -> Literals:
@@ -92,21 +94,20 @@ def build(matcher: AddedMatcher, mode: Mode) -> Literals:
     )
 
 
-def cut(t: Literals, which: int, found: Found, width: int) -> Found:
+def cut(t: Literals, which: int, found: Found) -> Found:
     """One search, over what the one before has left.
 
     Args:
       which: RAW or NORMALIZED (static).
       found: uint8[N] bytes with a boundary behind every row, and what is known so far.
-      width: bytes of a row (static); rows lie one behind the other from the beginning.
     """
     data = found.data
     pair = data.astype(jnp.int32) << 8 | jnp.concatenate([data[1:], jnp.full(1, BOUNDARY, jnp.uint8)])
     wanted = t.begins[which][pair]
-    return lax.cond(jnp.any(wanted), lambda f: _search(t, t.root[which], wanted, f, width), lambda f: f, found)
+    return lax.cond(jnp.any(wanted), lambda f: _search(t, t.root[which], wanted, f), lambda f: f, found)
 
 
-def _search(t: Literals, root: Array, wanted: Array, found: Found, width: int) -> Found:
+def _search(t: Literals, root: Array, wanted: Array, found: Found) -> Found:
     text, n = found.data, found.data.shape[0]
     tile = min(_TILE, n)
     place, count = positions(wanted)
@@ -120,7 +121,7 @@ def _search(t: Literals, root: Array, wanted: Array, found: Found, width: int) -
         token, size, act = (t.value[node, column] for column in range(3))
         chosen = _leftmost(start, start + size, size > 0, done)
         done = jnp.maximum(done, jnp.max(jnp.where(chosen, start + size, 0)))
-        return _enter(found, start, jnp.where(chosen, size, 0), token, act, width), done
+        return _enter(found, start, jnp.where(chosen, size, 0), token, act), done
 
     steps = (count + (tile - 1)) // tile
     return lax.fori_loop(0, steps, step, (found, jnp.int32(0)))[0]
@@ -166,10 +167,9 @@ def _leftmost(start: Array, end: Array, match: Array, done: Array) -> Array:
     return lax.while_loop(unsettled, settle, (match & (start >= done), jnp.zeros_like(match)))[1]
 
 
-def _enter(found: Found, start: Array, size: Array, token: Array, act: Array, width: int) -> Found:
+def _enter(found: Found, start: Array, size: Array, token: Array, act: Array) -> Found:
     """Writes down the matches of a tile; size 0 is none."""
-    n, rows = found.data.shape[0], found.forbidden.shape[0]
-    row = start // width
+    n = found.data.shape[0]
     taken = (size > 0) & (act == TAKE)
     at = jnp.where(taken, start, n)
 
@@ -181,10 +181,10 @@ def _enter(found: Found, start: Array, size: Array, token: Array, act: Array, wi
         inside = jnp.where(taken & (depth < size), start + depth, n)
         return depth + 1, data.at[inside].set(jnp.uint8(BOUNDARY), mode="drop", unique_indices=True)
 
+    refused = (size > 0) & ((act == FORBID) | (act == LOOK_AROUND))
     return Found(
         lax.while_loop(any_left, blank, (jnp.int32(0), found.data))[1],
         found.token.at[at].set(token + 1, mode="drop", unique_indices=True),
         found.stop.at[at].set(start + size, mode="drop", unique_indices=True),
-        found.forbidden.at[jnp.where((size > 0) & (act == FORBID), row, rows)].set(True, mode="drop"),
-        found.unclear.at[jnp.where((size > 0) & (act == LOOK_AROUND), row, rows)].set(True, mode="drop"),
+        found.refused.at[jnp.where(refused, start, n)].set(act.astype(jnp.uint8), mode="drop", unique_indices=True),
     )

@@ -78,12 +78,15 @@ def tables(tok: Tokenizer, *, special_tokens: Mode | None = None) -> Tables:
 def _made(core: Core, mode: Mode) -> Tables:
     missing = np.zeros(256, bool)
     missing[list(core.missing.values)] = True
-    rest = jax.device_put((build(core.added, mode), kinds(core.normalizer.kind == "nfc"), jnp.asarray(missing)))
+    of_nfc = kinds(core.normalizer.kind == "nfc")
+    literals, of_points, lacking = jax.device_put((build(core.added, mode), of_nfc, jnp.asarray(missing)))
     return Tables(
         core.device.tables,
-        *rest,
-        prefix_space=core.tables.pretok.prefix_space,
-        needs_plan=core.normalizer.kind == "reference",
+        literals,
+        of_points,
+        lacking,
+        core.tables.pretok.prefix_space,
+        core.normalizer.kind == "reference",
     )
 
 
