@@ -3,10 +3,14 @@
 import asyncio
 import concurrent.futures
 import json
+import os
 import random
 import re
+import shutil
 import socket
+import subprocess
 import threading
+from pathlib import Path
 
 import families
 import httpx
@@ -563,6 +567,34 @@ def test_it_describes_itself(http):
     assert set(body["properties"]) == {"model", "prompt", "add_special_tokens", "return_token_strs", "special_tokens"}
     assert "openapi.json" in http.get("/docs").text
     assert http.get("/healthz").json() == {"status": "ok", "version": toktier.__version__, "models": 2}
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are written with curl")
+def test_the_examples_of_the_docs(service, tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "serving.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```sh\n(curl .*?)```\n(?:```json\n(.*?)```)?", page, re.S)
+    assert len(blocks) >= 6
+    for command, said in blocks:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            capture_output=True,
+            cwd=tmp_path,
+            env={**os.environ, "URL": service.url},
+            check=True,
+        )
+        if said:
+            want, got = json.loads(said), json.loads(done.stdout)
+            for volatile in (want, got, want.get("error", {}), got.get("error", {})):
+                for name in ("reason", "request_id"):
+                    volatile.pop(name, None)
+            assert got == want
+    assert np.fromfile(tmp_path / "ids.bin", "<i4").tolist() == [3086, 3024, 29412]
+    code = next(b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "Client" in b)
+    found = {}
+    exec(code.replace("http://127.0.0.1:8000", service.url), found)
+    assert found["session"].text == "the test pipeline"
+    assert found["ids"].tolist() == toktier.load("o200k_base").encode("the test pipeline").tolist()
+    found["client"].close()
 
 
 def test_nothing_a_client_sends_is_in_the_log(service, http):

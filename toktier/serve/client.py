@@ -20,6 +20,7 @@ from toktier.session.ids import IdBuffer
 
 _RAW = "application/octet-stream"
 _LATER = frozenset({"overloaded", "shutting_down", "timeout", "session_changed", "session_gone", "out_of_memory"})
+_UNCERTAIN = frozenset({"out_of_memory", "internal"})  # the change may have been made before that
 _LOST = (ConnectionError, TimeoutError, http.client.HTTPException)
 
 
@@ -193,6 +194,7 @@ class RemoteSession:
                 uncertain = True
                 raise
             except ServiceError as e:
+                uncertain = uncertain or e.type in _UNCERTAIN
                 if e.type == "unknown_session":
                     return self._whole(after)
                 if e.type == "conflict" and uncertain and e.details.get("chars") == len(after):

@@ -56,6 +56,7 @@ SECONDS = click.FloatRange(0, min_open=True)
 @click.option("--sessions", type=click.Path(file_okay=False), metavar="DIR", help="Keep sessions here, over restarts.")
 @click.option("--ttl", type=SECONDS, default=3600.0, show_default=True, help="Seconds a session is kept unused.")
 @click.option("--max-session-bytes", type=SIZE, metavar="SIZE", help="Memory for the sessions of a model.")
+@click.option("--warmup", is_flag=True, help="First compile the device program and measure this machine.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Threads that tokenize.")
 @click.option("--max-queue", type=click.IntRange(1), default=1024, show_default=True, help="Requests in the tier.")
 @click.option("--max-concurrent", type=click.IntRange(1), default=256, show_default=True, help="Requests at a time.")
@@ -107,6 +108,8 @@ def command(models: tuple[str, ...], host: str, port: int, grace: float, log_lev
     bound = run.bind(host, port, guarded=not limited)
     try:
         tier = _tier(sources, chosen)
+        if chosen["warmup"]:
+            tier.warmup()
         shown = f"toktier: serving {', '.join(sources)} on {run.address(bound)}"
         run.serve(tier, settings, bound, grace=grace, ready=lambda: click.echo(shown, err=True))
     finally:
