@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,6 +82,12 @@ class Lane:
                 self._learner.offer(self.core, prepared.buffer, encoded)
         return WindowEncoded(pipeline.finish(prepared, encoded), pipeline.finish_ends(prepared, encoded), size)
 
+    def warmup(self, sizes: Sequence[int] | None) -> None:
+        """Make all that requests need."""
+        self.tokenizer.warmup(sizes)
+        if not self.reason:
+            self._learner.prepare(self.core)
+
     # -- the router ------------------------------------------------------------------------------------------------
 
     def _on_reference(self, text: str, mode: Mode, framed: bool, why: str, work: Work) -> tuple[np.ndarray, int]:
@@ -94,9 +101,13 @@ class Lane:
         if not len(buffer):
             work.note("host", "no text to tokenize", size)
             return Encoded(np.zeros(0, np.int32), np.zeros(0, np.int64))
-        limits, small = self._limits.now, size < self._limits.now.device
+        started = self.core.device_started
+        if started and not self._limits.resolved:
+            self._limits.resolve(self.core, measure=False)
+        limits = self._limits.now
+        small = size < limits.device
         why = f"{size} bytes are fewer than the {limits.device} from which the device is quicker" if small else ""
-        if size >= limits.join and self.core.device_started:
+        if started and size >= limits.join:
             made = self._launcher.encode(self.core.device, buffer, work, join=small)
             if not isinstance(made, str):
                 rule = "joined a launch that was being gathered" if small else f"from {limits.device} on"

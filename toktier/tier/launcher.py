@@ -179,7 +179,7 @@ class Launcher:
         while self._queue and not self._closed:
             first = self._queue[0]
             left = first.came + self._max_wait - time.monotonic()
-            if left <= 0 or sum(len(i.buffer) + 1 for i in self._queue if i.device is first.device) > self._max_bytes:
+            if left <= 0 or sum(len(i.buffer) + 1 for i in self._queue if i.device is first.device) >= self._max_bytes:
                 return
             self._changed.wait(left)
 

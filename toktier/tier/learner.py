@@ -49,6 +49,10 @@ class Learner:
                 self._thread.start()
             self._changed.notify_all()
 
+    def prepare(self, core: Core) -> None:
+        """Have the host engine make what the first lesson needs, which takes it half a second."""
+        core.host.learn(b"", Encoded(np.zeros(0, np.int32), np.zeros(0, np.int64)))
+
     def wait(self) -> None:
         """Wait until everything offered is learned."""
         with self._changed:

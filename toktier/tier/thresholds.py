@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 import platform
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 SOURCES = ("given", "default", "stored", "measured")
 _VERSION = 1  # of what is measured
 _JOIN = 4  # a launch that is gathered anyway takes texts of this fraction of the device's size
-_LOWEST, _HIGHEST = 1 << 12, 1 << 24
-_SIZES = (1 << 13, 1 << 16)  # bytes of text that is timed
-_BUDGET = 0.3  # seconds
-_RUNS = 9
+_SIZES = (1 << 13, 1 << 15, 1 << 17)  # bytes of text that is timed
+_ROUNDS = 3
+_TRUST = 8  # a measured size is within this factor of the package's own
+_JOINED = 0.125  # of the words of the timed text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,80 +59,82 @@ class Limits:
 
     def __init__(self, given: Thresholds | None) -> None:
         self._given = given
+        self.resolved = given is not None  # else the least of the package's own, for a device that is not started
         self.now = given or Thresholds(routing.SMALL, source="default")
 
-    def resolve(self, core: Core, measure: bool) -> None:
-        """Take what was stored on this machine, else measure now, if asked to; needs a device that is started."""
-        if self._given is not None:
+    def resolve(self, core: Core, measure: bool | None) -> None:
+        """Take what was stored on this machine, else measure, if asked to; needs a device that is started.
+
+        Args:
+          measure: True to measure if nothing is stored, None to measure whatever is stored.
+        """
+        if self._given is not None or (self.resolved and measure is False):
             return
         key = _key(core)
-        stored = cache.get("tier", key)
+        stored = None if measure is None else cache.get("tier", key)
         if stored is not None:
             self.now = Thresholds(stored.meta["device"], source="stored", measured=stored.meta["measured"])
-        elif measure:
+        elif measure is not False:
             self.now = measured(core)
             cache.put("tier", key, {}, {"device": self.now.device, "measured": self.now.measured})
         else:
             backend = core.device.backend
             self.now = Thresholds(routing.CROSSOVER.get(backend, routing.SMALL), source="default")
+        self.resolved = True
 
 
 def measured(core: Core) -> Thresholds:
-    """Times both engines on text that neither has seen, and finds the size at which they meet.
+    """Times both engines on text that neither has seen, and finds the size from which the device is quicker.
 
-    The device program must have been compiled.  Takes some 0.3 s.  Between its two sizes, and beyond, each engine's
-    time is taken as a straight line.
+    The device program must have been compiled.  Takes some 0.3 s on a machine that does nothing else.  The least of
+    the times of each size counts, since other work only adds to them, and the result stays within a factor of eight of
+    the package's own: no disturbance while it was taken can shut the device off, or send it every word.
     """
     text = _Text(core)
     times: dict[str, float] = {}
-    for size in _SIZES:
-        for name, engine in (("device", core.device), ("host", core.host)):
-            times[f"{name}_{size}"] = _seconds(engine.encode_buffer, lambda n=size: text.fresh(n))  # type: ignore[misc]
-    return Thresholds(_crossover(times), source="measured", measured=times)
-
-
-def _seconds(call: Callable[[np.ndarray], Any], text: Callable[[], np.ndarray]) -> float:
-    """The median of a few runs, within the budget, behind one that is not counted."""
-    call(text())
-    taken: list[float] = []
-    while not taken or (len(taken) < _RUNS and sum(taken) < _BUDGET / (2 * len(_SIZES))):
-        data = text()
-        begin = time.perf_counter()
-        call(data)
-        taken.append(time.perf_counter() - begin)
-    return float(np.median(taken))
+    for _ in range(_ROUNDS):
+        for size in _SIZES:
+            for name, engine in (("device", core.device), ("host", core.host)):
+                data, key = text.fresh(size), f"{name}_{size}"
+                begin = time.perf_counter()
+                engine.encode_buffer(data)
+                times[key] = min(times.get(key, math.inf), time.perf_counter() - begin)
+    usual = routing.CROSSOVER.get(core.device.backend, routing.SMALL)
+    size = min(max(_crossover(times), usual // _TRUST), usual * _TRUST)
+    return Thresholds(size, source="measured", measured=times)
 
 
 def _crossover(times: dict[str, float]) -> int:
-    small, large = _SIZES
-    host = (times[f"host_{large}"] - times[f"host_{small}"]) / (large - small)
-    device = (times[f"device_{large}"] - times[f"device_{small}"]) / (large - small)
-    ahead = (times[f"device_{small}"] - device * small) - (times[f"host_{small}"] - host * small)
-    if ahead <= 0:
-        return _LOWEST
-    return int(min(max(ahead / (host - device), _LOWEST), _HIGHEST)) if host > device else _HIGHEST
+    """The size from which on the device is quicker at every size that was timed; between two of them by ratio."""
+    ahead = [times[f"host_{size}"] / times[f"device_{size}"] for size in _SIZES]  # above 1: the device is quicker
+    k = len(_SIZES)
+    while k and ahead[k - 1] > 1:
+        k -= 1
+    if k == len(_SIZES):
+        return 1 << 62
+    if k == 0:
+        return 1
+    low, high = _SIZES[k - 1], _SIZES[k]
+    share = -math.log(ahead[k - 1]) / (math.log(ahead[k]) - math.log(ahead[k - 1]))
+    return int(low * (high / low) ** share)
 
 
 class _Text:
-    """Text of a tokenizer's own tokens, some often and most seldom, never the same twice."""
+    """Words of a tokenizer's own, some often and most seldom, one in eight put together from two; never twice the same."""
 
     def __init__(self, core: Core) -> None:
-        rng = np.random.default_rng(1)
-        spec = core.spec
-        words = []
-        for token in rng.permutation(spec.n_ids)[:8192].tolist():
-            raw = spec.token_bytes(token)
-            if raw and raw.isascii() and raw.decode().strip():
-                words.append(raw)
-        self._words, self._rng = words or [b" text"], rng
+        self._rng = np.random.default_rng(1)
+        tokens = map(core.spec.token_bytes, self._rng.permutation(core.spec.n_ids)[:16384].tolist())
+        self._words = [t for t in tokens if t.isascii() and t[1:].isalpha() and t[:1] in (b" ", b".", b"_")]
+        self._words = self._words or [b" text"]
 
     def fresh(self, size: int) -> np.ndarray:
         """uint8[size]."""
-        places = (len(self._words) * self._rng.random(size) ** 3).astype(int)
-        data = b"".join([self._words[k] for k in places[: size // 2].tolist()])
-        while len(data) < size:
-            data += data
-        return np.frombuffer(data[:size], np.uint8)
+        count = size // 4 + 16
+        places = (len(self._words) * self._rng.random(count) ** 3).astype(int).tolist()
+        joined = (self._rng.random(count) < _JOINED).tolist()
+        data = b"".join([self._words[k][j:] for k, j in zip(places, joined, strict=True)])
+        return np.frombuffer((data * (size // len(data) + 1))[:size], np.uint8)
 
 
 def _key(core: Core) -> str:

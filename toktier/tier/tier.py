@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import InputTypeError
 from ..tokenizer import Tokenizer
-from . import arguments
+from . import arguments, switching
 from .answer import Answer
 from .counts import Counts
 from .desk import Change, Check, Desk, Options, check_session
@@ -52,6 +52,8 @@ class Tier:
       max_wait: seconds that a text waits for others to share its launch.
       max_batch_bytes: of a launch.  max_waiting_bytes: waiting for launches; what exceeds it goes to the host.
       device_pause: seconds until a device that failed is tried again, doubled each time.
+      switch_interval: seconds after which a thread of this process gives way to another one (`sys.setswitchinterval`,
+        until `close`), so that a short request need not wait for a long one; None to leave that alone.
       ttl: seconds after its last use when a session is forgotten; None for never.
       max_session_bytes: memory of all sessions; above it those used longest ago are dropped from memory.
       path: a SQLite file, or a folder for one, in which every change is kept before its answer is given.
@@ -80,6 +82,7 @@ class Tier:
         max_batch_bytes: int = 1 << 22,
         max_waiting_bytes: int = 1 << 25,
         device_pause: float = 1.0,
+        switch_interval: float | None = 0.0005,
         ttl: float | None = 3600.0,
         max_session_bytes: int | None = None,
         path: str | Path | None = None,
@@ -92,6 +95,7 @@ class Tier:
             max_batch_bytes=(max_batch_bytes, 1),
             max_waiting_bytes=(max_waiting_bytes, 0),
             device_pause=(device_pause, 0),
+            switch_interval=(1 if switch_interval is None else switch_interval, 1e-6),
             max_session_bytes=(1 if max_session_bytes is None else max_session_bytes, 1),
         )
         if thresholds is not None and not isinstance(thresholds, Thresholds):
@@ -117,12 +121,11 @@ class Tier:
             self._counts,
             verifier,
         )
-        for lane in self._desk.lanes:
-            if lane.core.device_started:
-                self._limits.resolve(lane.core, measure=False)
-                break
         if verifier is not None:
             verifier.start(self._tokenizers)
+        self._shortened = switch_interval is not None
+        if switch_interval is not None:
+            switching.shorten(switch_interval)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -321,17 +324,18 @@ class Tier:
         """The thresholds in force."""
         return self._limits.now
 
-    def warmup(self, sizes: list[int] | None = None, *, measure: bool = True) -> None:
-        """Compiles or loads all that later requests need, then measures the thresholds where none are stored.
+    def warmup(self, sizes: list[int] | None = None, *, measure: bool | None = True) -> None:
+        """Compiles or loads all that later requests need, then sets the thresholds, unless they were given.
 
         Until then, unless the device program is in use already, every text goes to the host.
 
         Args:
           sizes: as for `Tokenizer.warmup`.
-          measure: False to take what is stored, or the package's own.
+          measure: True for the thresholds that are stored on this machine, measured now if there are none; None to
+            measure them again; False for those stored, or the package's own.
         """
         for lane in self._desk.lanes:
-            lane.tokenizer.warmup(sizes)
+            lane.warmup(sizes)
         for lane in self._desk.lanes:
             if not lane.reason and lane.core.device_started:
                 self._limits.resolve(lane.core, measure)
@@ -392,6 +396,8 @@ class Tier:
             sessions.close()
         if self._verifier is not None:
             self._verifier.close()
+        if self._shortened:
+            switching.restore()
 
     def __enter__(self) -> Tier:
         return self
