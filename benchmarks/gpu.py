@@ -5,10 +5,11 @@
     python benchmarks/gpu.py --write-digests    # asks the reference once and stores what the check compares with
 
 Uses nothing but this repository.  In this order, and what no longer fits `--seconds` is left out and named: exactness
-against stored digests of the reference's ids; compilation, cold and from the cache; kernels in the compiled programs;
-latency of one fresh request, ids as an array and as a list; bulk speed from one buffer and from documents; profile by
-stage; memory of the device.  The floor is the bytes moved at the bandwidth of one pass over memory, measured first: the
-text in and eight bytes out a token for a request, the stages' own bytes in the profile.
+against stored digests of the reference's ids; kernels in the compiled programs; latency of one fresh request, ids as an
+array and as a list; bulk speed from one buffer and from documents; profile by stage; merge rounds between two looks;
+compilation, cold and from the cache; memory of the device.  The floor is the bytes moved at the bandwidth of one pass
+over memory, which is measured first: for a request the text in and eight bytes out a token, in the profile the stages'
+own bytes.
 
 The exit status is 1 if an id differs.
 """
@@ -29,6 +30,7 @@ from _common import Corpus, corpora, machine, median, print_table, seconds
 
 SIZES = {"1 K": 1000, "64 K": 64_000, "1 M": 1_000_000, "2 M": 2_000_000, "4 M": 4_000_000}
 TOKENIZER = "o200k_base"
+ROUNDS = (1, 4, 16)  # of merges between two looks; at 16 those of the shortest pieces are straight-line code
 
 
 class Clock:
@@ -116,6 +118,33 @@ def kernel_counts(engine: Any, capacities: list[int]) -> list[list[str]]:
         kinds = ", ".join(f"{n} {kind}" for kind, n in list(k.by_kind.items())[:5])
         temporary = f"{memory.temp_size_in_bytes / capacity:.0f}" if memory is not None else "-"
         rows.append([str(capacity), str(k.kernels), str(k.loops), str(k.branches), kinds, temporary])
+    return rows
+
+
+def merge_rounds(engine: Any, corpus: Corpus, capacity: int) -> list[list[str]]:
+    """Seconds of one launch by how many merge rounds run between two looks at which pieces are done."""
+    import jax
+    import numpy as np
+
+    from toktier import device
+
+    data = np.full(capacity, 0xFF, np.uint8)
+    part = corpus_bytes(corpus, capacity - 16)
+    data[: len(part)] = part
+    buffer, rows, want = jax.device_put(data), [], None
+    for rounds in ROUNDS:
+        tiles = device.tiles_for(capacity, engine.backend)._replace(rounds=rounds)
+        begin = time.perf_counter()
+        out = jax.block_until_ready(device._encode(engine.tables, buffer, tiles, False))
+        first = time.perf_counter() - begin
+        times = []
+        for _ in range(7):
+            begin = time.perf_counter()
+            out = jax.block_until_ready(device._encode(engine.tables, buffer, tiles, False))
+            times.append(time.perf_counter() - begin)
+        ids = np.asarray(out[0])[: int(out[2])]
+        want = ids if want is None else want
+        rows.append([str(rounds), seconds(first), seconds(median(times)), str(np.array_equal(ids, want))])
     return rows
 
 
@@ -240,6 +269,9 @@ def main() -> int:
             rows, _ = _stages.rows(TOKENIZER, corpus, capacities[-1] - 16, speed, 3)
             print(f"\n{name}")
             table(f"profile {name}", _stages.HEADER, rows)
+    if clock.part("Merge rounds between two looks", 60):
+        header = ["rounds", "first call", "a launch", "same ids"]
+        table("rounds", header, merge_rounds(engine, texts["code"], capacities[-1]))
     if clock.part("Compilation, in processes of their own", 60):
         rows = compilation(capacities, clock.left() / 1.3)
         table("compilation", ["program", "from nothing", "from the cache"], rows)

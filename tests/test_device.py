@@ -18,6 +18,8 @@ from toktier import chunks, compact, device, program
 from toktier.bpe import tables as bpe_tables
 from toktier.bpe import twin
 from toktier.bpe.lookup import lookup_tables
+from toktier.bpe.merge_tiles import merge_pieces
+from toktier.bpe.starts import starts
 from toktier.core import Tables
 from toktier.pretok import scan, store
 from toktier.pretok import twin as pretok_twin
@@ -122,6 +124,30 @@ def test_ranks_that_are_not_orderly_go_one_at_a_time():
         pieces = [bytes(rng.choices(b"abc", k=rng.randint(130, 300))) for _ in range(6)]
         want = [t for p in pieces for t in twin.encode_piece(spec, p)]
         assert engine_of(spec).encode_buffer(joined(pieces)).ids.tolist() == want
+
+
+def test_rounds_between_two_looks_change_nothing():
+    """One round, a few, and straight-line code for all that a piece can need."""
+    rng = random.Random(23)
+    for make in (small_bpe.random_listed, small_bpe.random_ranks):
+        tables = engine_of(make(rng)).tables
+        pieces = [bytes(rng.choices(b"abc", k=rng.randint(2, 16))) for _ in range(90)]
+        data = np.full(1 << 11, 0xFF, np.uint8)
+        data[: len(joined(pieces))] = joined(pieces)
+        length = np.zeros(len(pieces) + 32, np.int32)
+        length[: len(pieces)] = [len(p) for p in pieces]
+        start = np.concatenate([[0], np.cumsum(length + 1)[:-1]]).astype(np.int32)
+        one, few, all_of_them = (_merged(tables.bpe, data, start, length, len(pieces), k) for k in (1, 3, 15))
+        assert (one > 0).sum() > len(pieces)
+        assert np.array_equal(one, few)
+        assert np.array_equal(one, all_of_them)
+
+
+@functools.partial(jax.jit, static_argnames=("rounds",))
+def _merged(bpe, data, start, length, count, rounds):
+    first = starts(bpe, data, jnp.concatenate([jnp.ones(1, bool), data[:-1] == 0xFF]), 1 << 11)
+    nothing = jnp.zeros(data.shape[0], jnp.int32)
+    return merge_pieces(bpe, first, start, length, count, nothing, 16, 32, rounds)
 
 
 # -- whole texts ------------------------------------------------------------------------------------------------------

@@ -122,15 +122,21 @@ class DeviceEngine:
             marks.append(np.asarray(found)[: int(count)] + np.int64(start))
         return np.concatenate(marks)
 
-    def warmup(self, sizes: Sequence[int] | None = None) -> None:
-        """Compiles (or loads from the cache) the programs for buffers of these sizes in bytes; None: all usual ones."""
+    def warmup(self, sizes: Sequence[int] | None = None, pieces: bool = False) -> None:
+        """Compiles (or loads from the cache) the programs for buffers of these sizes in bytes; None: all usual ones.
+
+        `pieces`: those of `piece_marks` too.
+        """
         self._check_process()
         wanted = {self._capacity(min(s, self.capacities[-1] - 1)) for s in sizes} if sizes else set(self.capacities)
         from tqdm import tqdm
 
         # disable=None: a bar only on a terminal
         for capacity in tqdm(sorted(wanted), "compiling", unit="program", disable=None, leave=False):
-            self._launch(np.full(capacity // 2, ord("a"), np.uint8))
+            part = np.full(capacity // 2, ord("a"), np.uint8)
+            self._launch(part)
+            if pieces:
+                _piece_marks(self.tables, self._padded(part))
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

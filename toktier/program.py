@@ -49,6 +49,7 @@ class Tiles(NamedTuple):
     starts: int
     flat: int
     merges: tuple[int, ...]  # lanes of each length class, multiples of 32
+    rounds: int = 1  # of merges between two looks at which pieces are done (merge_tiles.merge_pieces)
 
 
 class Pieces(NamedTuple):
@@ -83,7 +84,9 @@ def tokens_at(t: DeviceTables, data: Array, tiles: Tiles) -> Array:
     found, classes, long, copies = _sort_out(t.bpe, words, found, misses, claims, tiles)
     first = starts(t.bpe, data, code == START, tiles.starts)
     for slots, lanes, pieces in zip(_LENGTH_CLASSES, tiles.merges, classes, strict=True):
-        found = merge_pieces(t.bpe, first, pieces.start, pieces.length, pieces.number, found, slots, lanes)
+        found = merge_pieces(
+            t.bpe, first, pieces.start, pieces.length, pieces.number, found, slots, lanes, tiles.rounds
+        )
     found = lax.cond(
         long.number > 0,
         lambda f: merge_long(t.bpe, data, first, long.start, long.length, long.number, f, tiles.flat, tiles.starts),

@@ -255,18 +255,20 @@ class Tokenizer:
             marks = marks - (prepared.buffer[marks] & 0xC0 == 0x80)
         return np.unique(marks - np.searchsorted(prepared.spaces, marks, side="left"))
 
-    def warmup(self, sizes: Sequence[int] | None = None) -> None:
-        """Compiles and loads what later calls need, so that none of them waits.
+    def warmup(self, sizes: Sequence[int] | None = None, *, pieces: bool = False) -> None:
+        """Compiles and loads what later calls need, so that none of them waits; a progress bar on a terminal.
 
         Args:
           sizes: bytes of the texts to come; None for every size that the device program is compiled for.
+          pieces: `piece_starts` will be called on the device, too.
         """
         if self._core.reason:
             self._core.reference.encode("", "text")
             return
+        self._core.host.warmup()
         self._run("host", self._core.pipeline.prepare(("warm up",), "text"), False)
         if routing.backend():
-            self._core.device.warmup(sizes)
+            self._core.device.warmup(sizes, pieces)
 
     # -- ids to text -----------------------------------------------------------------------------------------------
 

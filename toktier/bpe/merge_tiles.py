@@ -41,7 +41,15 @@ class Lanes(NamedTuple):
 
 
 def merge_pieces(
-    t: LookupTables, first: Starts, start: Array, length: Array, count: Array, found: Array, slots: int, lanes: int
+    t: LookupTables,
+    first: Starts,
+    start: Array,
+    length: Array,
+    count: Array,
+    found: Array,
+    slots: int,
+    lanes: int,
+    rounds: int = 1,
 ) -> Array:
     """BPE of pieces of at most `slots` bytes, `lanes` at a time.
 
@@ -53,6 +61,8 @@ def merge_pieces(
       start, length: int32[k + lanes] of the pieces, of which the first `count` are valid.
       found: int32[N], id + 1 at the first byte of every token known so far.
       slots: at most 128; lanes: a multiple of 32.  Both static.
+      rounds: that are run between two looks at who is done.  Static.  A GPU pays for a look as for a few rounds; from
+        `slots - 1` on, which is the most that a piece can need, the rounds are straight-line code without any.
 
     Returns:
       `found` with the tokens of these pieces.
@@ -72,7 +82,10 @@ def merge_pieces(
         def enough_busy(tile):
             return jnp.sum(_lowest(tile[1]) != _DONE, dtype=jnp.int32) > least
 
-        tile = lax.while_loop(enough_busy, lambda tile: _round(t, Tile(*tile)), state.tile)
+        if rounds >= slots - 1:
+            tile = _rounds(t, state.tile, slots - 1)
+        else:
+            tile = lax.while_loop(enough_busy, lambda tile: _rounds(t, Tile(*tile), rounds), state.tile)
         return state._replace(tile=tile), taken, found
 
     nothing = jnp.zeros(lanes, jnp.int32)
@@ -125,6 +138,12 @@ def _lowest(key: Array) -> Array:
         half = key.shape[0] // 2
         key = jnp.minimum(key[:half], key[half:])
     return key[0]
+
+
+def _rounds(t: LookupTables, tile: Tile, count: int) -> Tile:
+    for _ in range(count):
+        tile = _round(t, tile)
+    return tile
 
 
 def _round(t: LookupTables, tile: Tile) -> Tile:

@@ -119,6 +119,12 @@ class HostEngine:
             _skip(token_ends, hole - np.arange(len(hole)), np.arange(1, len(hole) + 1))
         return Encoded(ids, token_ends)
 
+    def warmup(self) -> None:
+        """Make what many short texts need: all tokens by their bytes, and the compiled merger (0.2 s, 70 MB)."""
+        if not self._vocabulary:
+            self._vocabulary = _tokens(self._bpe, self._bpe.whole)
+        self._compile()
+
     def learn(self, data: bytes, encoded: Encoded) -> None:
         """Remember the units and pieces of a text whose ids are given, for short texts like it; changes no result.
 
@@ -128,9 +134,7 @@ class HostEngine:
         """
         if self._unit is None:
             return
-        if not self._vocabulary:
-            self._vocabulary = _tokens(self._bpe, self._bpe.whole)
-        self._compile()
+        self.warmup()
         units = split_units(self._unit, data)
         stops = np.cumsum(np.fromiter(map(len, units), np.int64, len(units)))
         last = dict(zip(units, range(len(units)), strict=True))
