@@ -370,6 +370,7 @@ def test_request_ids(http):
 
 def test_a_page_with_another_name_is_not_served(http):
     found = error(http.post("/tokenize", json={"prompt": "a"}, headers={"host": "evil.example"}), 421)
+    assert http.get("/healthz", headers={"host": "any.example"}).status_code == 200
     assert found["argument"] == "Host"
     for good in ("localhost", "localhost:1", "127.0.0.1", "[::1]:8000", "LOCALHOST"):
         assert http.post("/tokenize", json={"prompt": "a"}, headers={"host": good}).status_code == 200
@@ -433,6 +434,18 @@ def test_half_a_body_and_gone(service, http):
         if metric(http, "toktier_errors_total", type="client_gone") == gone + 2:
             break
     assert metric(http, "toktier_errors_total", type="client_gone") == gone + 2
+    assert http.post("/tokenize", json={"prompt": "hello world"}).json()["count"] == 2
+
+
+def test_who_goes_away_before_the_answer_costs_no_work(service, http):
+    """Two texts are begun at most, the others are taken out of the queue."""
+    body = json.dumps({"prompt": TEXTS["code"] * 150}).encode()
+    for _ in range(12):
+        spoken(service, HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body, read=False)
+    for _ in range(1000):
+        if metric(http, "toktier_requests_in_flight") == 1:  # that of the metrics
+            break
+    assert metric(http, "toktier_unserved_total", reason="cancelled") >= 1
     assert http.post("/tokenize", json={"prompt": "hello world"}).json()["count"] == 2
 
 

@@ -186,6 +186,18 @@ def test_a_closed_tier_is_503():
     assert [(a.status_code, a.json()["error"]["type"]) for a in answers] == [(503, "shutting_down")] * 2
 
 
+def test_two_services_on_one_store_stay_exact(tmp_path):
+    with Tier({"o200k": "o200k_base"}, path=tmp_path) as one, Tier({"o200k": "o200k_base"}, path=tmp_path) as two:
+        text = ""
+        for k in range(8):
+            body = {"text": f"piece {k}, ", "create": True, "expected_chars": len(text), "return_ids": True}
+            answer, again = asked((one, two)[k % 2], *[("/sessions/x/append", body)] * 2)
+            assert sorted((answer.status_code, again.status_code)) == [200, 409]
+            text += body["text"]
+            good = answer if answer.status_code == 200 else again
+            assert good.json()["tokens"] == one.encode(text).ids.tolist()
+
+
 def test_an_unforeseen_error_is_500_without_its_message(caplog):
     class Broken(Tier):
         async def encode_async(self, *args, **options):

@@ -111,8 +111,8 @@ class Gate:
 
     def _check(self, path: str, headers: dict[bytes, bytes], counted: bool) -> None:
         """Raises ApiError where a request may not pass."""
-        settings = self._settings
-        if settings.hosts is not None and (name := auth.host_name(headers.get(b"host", b""))) not in settings.hosts:
+        settings, name = self._settings, auth.host_name(headers.get(b"host", b""))
+        if settings.hosts is not None and name not in settings.hosts and path not in _OPEN:
             raise ApiError(421, "unknown_host", f"this service is not called {name[:80]!r}: see --allowed-host", "Host")
         open_to_all = settings.token is None or path in _OPEN
         if not open_to_all and not auth.allowed(headers.get(b"authorization"), settings.token or ""):

@@ -7,7 +7,7 @@ session's `chars`, or sends the change again with `expected_chars`: where it was
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,7 +117,7 @@ async def _asked(id: str, request: Request, schema: type[Any]) -> tuple[Any, Cal
     name, _ = service.model(asked.model)
     note(request.scope).model = name
 
-    async def call(change: Callable[..., Awaitable[Answer]], chars_after: Callable[[int], int]) -> Response:
+    async def call(change: Callable[..., Coroutine[Any, Any, Answer]], chars_after: Callable[[int], int]) -> Response:
         before = 0
 
         def check(session: Session) -> None:
@@ -126,7 +126,8 @@ async def _asked(id: str, request: Request, schema: type[Any]) -> tuple[Any, Cal
             _expect(asked, session)
 
         try:
-            answer = await change(tokenizer=name, timeout=service.settings.timeout, check=check)
+            work = change(tokenizer=name, timeout=service.settings.timeout, check=check)
+            answer = await service.unless_gone(request, work)
         except ToktierError as e:
             raise of_toktier(e, next((n for n in _BLAMED if str(e).startswith(f"{n}=")), "text")) from None
         note(request.scope).path = answer.path

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from . import body, schemas
 from .errors import ApiError
@@ -37,6 +38,24 @@ class State:
     async def off_loop(self, call: Callable[..., T], *args: Any) -> T:
         """What `call` returns, run in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+    async def unless_gone(self, request: Request, call: Coroutine[Any, Any, T]) -> T:
+        """What `call` returns; it is cancelled when the client goes away, so that nobody's request holds up others.
+
+        Raises:
+          ClientDisconnect: the client went away.
+        """
+        work = asyncio.ensure_future(call)
+        gone = asyncio.ensure_future(request.receive())  # the body is read: all that can come is the end
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            raise ClientDisconnect
+        finally:
+            for task in (work, gone):
+                task.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
 
     async def asked(self, request: Request, schema: type[M]) -> M:
         """The request in a body; errors as `body.read` and `body.parse`."""

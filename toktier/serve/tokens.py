@@ -30,13 +30,14 @@ async def tokenize(request: Request) -> Response:
     noted = note(request.scope)
     noted.model = name
     try:
-        answer = await service.tier.encode_async(
+        call = service.tier.encode_async(
             asked.prompt,
             tokenizer=name,
             special_tokens=asked.special_tokens,
             add_special_tokens=asked.add_special_tokens,
             timeout=service.settings.timeout,
         )
+        answer = await service.unless_gone(request, call)
     except ToktierError as e:
         raise of_toktier(e, "prompt") from None
     noted.path = answer.path

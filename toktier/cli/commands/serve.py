@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,12 +91,13 @@ def command(models: tuple[str, ...], host: str, port: int, grace: float, log_lev
     from toktier.serve.logs import log_to_stderr
     from toktier.serve.settings import Settings
 
+    os.umask(0o077)  # sessions and failing inputs are texts: for nobody else to read
     sources = run.named(models)
     token = auth.read_token(chosen["token_file"])
     limited = token is None and not chosen["allow_anonymous"]
     settings = Settings(
         max_body_bytes=chosen["max_body"],
-        max_pending_bytes=max(chosen["max_pending"], chosen["max_body"]),
+        max_pending_bytes=chosen["max_pending"],
         max_concurrent=chosen["max_concurrent"],
         body_timeout=chosen["body_timeout"],
         timeout=chosen["timeout"],
