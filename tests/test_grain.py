@@ -56,6 +56,8 @@ def packed_slowly(rows, length, bos=None, eos=None, pad=0, remainder="pad"):
     """What `Pack` makes, token by token."""
     stream = []  # (id, document)
     for number, ids in enumerate(rows):
+        if not len(ids):
+            continue
         stream += [(i, number) for i in [*([] if bos is None else [bos]), *ids, *([] if eos is None else [eos])]]
     out = []
     for at in range(0, len(stream), length):
@@ -172,6 +174,42 @@ def test_pack_is_concatenation_split_and_resumes_anywhere(docs, length, bos, eos
     assert got == want
     for done, state in enumerate(states):
         assert lists(resumed(dataset, state)) == want[done:]
+
+
+def test_fields_beside_the_ids_go_where_their_tokens_go():
+    elements = [
+        {"ids": np.array([5, 6, 7]), "offsets": np.array([0, 2, 3]), "mask": np.array([1, 0, 1]), "w": np.ones(3)},
+        {"ids": np.array([8]), "offsets": np.array([0, 1]), "mask": np.array([1]), "w": np.array([0.5])},
+    ]
+    source = grain.MapDataset.source(elements).to_iter_dataset()
+    rows = list(Pack(source, 4, bos=1, eos=2, also=("mask", "w")))
+    assert [r["ids"].tolist() for r in rows] == [[1, 5, 6, 2], [1, 7, 2, 1], [8, 2, 0, 0]]
+    assert [r["mask"].tolist() for r in rows] == [[0, 1, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0]]
+    assert [r["w"].tolist() for r in rows] == [[0, 1, 1, 0], [0, 1, 0, 0], [0.5, 0, 0, 0]]
+    for also, match in ((("nothing",), "no such field"), (("offsets",), "must be a sequence"), ("mask", "sequence")):
+        with pytest.raises(InputError, match=match):
+            list(Pack(source, 4, also=also))
+    elements[0]["mask"] = np.ones(2)
+    with pytest.raises(InputError, match="each of the 3 tokens"):
+        list(Pack(source, 4, also=("mask",)))
+
+
+def test_rows_are_those_that_the_device_packs(tok, documents, expected):
+    """The same function on host and device: a pipeline may move from one to the other."""
+    from toktier.jax import Tokens, pack
+
+    rows, length, width = expected[:12], 16, max(map(len, expected[:12]))
+    ids = np.zeros((len(rows), width), np.int32)
+    for row, own in zip(ids, rows, strict=True):
+        row[: len(own)] = own
+    count = np.array([len(own) for own in rows], np.int32)
+    tokens = Tokens(ids, count, np.zeros_like(ids), np.ones(len(rows), bool), np.zeros_like(count), count)
+    source = grain.MapDataset.source(documents[:12]).map(Tokenize(tok)).to_iter_dataset()
+    host = lists(Pack(source, length, bos=1, eos=2, pad=3))
+    device = pack(tokens, length, len(host), bos=1, eos=2, pad=3)
+    assert not device.overflow
+    fields = (np.asarray(x).tolist() for x in (device.ids, device.segment_ids, device.positions))
+    assert list(zip(*fields, strict=True)) == host
 
 
 def test_rows_of_real_text_batch_to_one_shape(tok, documents, expected):

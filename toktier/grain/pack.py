@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import grain
@@ -18,11 +18,14 @@ class Pack(grain.IterDataset):
     """Concatenates documents and splits them into rows of `length` tokens; no token is lost or doubled.
 
     Elements of `parent` are what `Tokenize` or `TokenizeBatch` give: int[k], one document; `{"ids": int[k]}`, the same;
-    or `{"ids": int[k], "offsets": int[n + 1]}`, n documents.  Other fields are left out.  The rows are
-    `{"ids", "segment_ids", "positions"}`, each int32[length]:
+    or `{"ids": int[k], "offsets": int[n + 1]}`, n documents.  The rows are `{"ids", "segment_ids", "positions"}`, each
+    int32[length], as `toktier.jax.pack` makes them:
 
     * `segment_ids`: 1 for the first document in the row, 2 for the next, ...; 0 where there is padding;
     * `positions`: 0, 1, 2, ... from the beginning of each document's part in this row.
+
+    Fields named in `also` (a loss mask, say) hold one number a token and go to the places of the tokens; BOS, EOS and
+    padding get 0 there.  All other fields are left out.
 
     `Pack(...).batch(b)` gives int32[b, length].  An iterator's state holds the parent's state in front of the element
     in which the next row begins, and how many of its tokens are gone: no tokens, so it is small, and it may go through
@@ -31,10 +34,11 @@ class Pack(grain.IterDataset):
     Args:
       parent: an IterDataset.
       length: tokens of a row.
-      bos, eos: ids put in front of and behind every document (an empty one too); None for nothing.
+      bos, eos: ids put in front of and behind every document that has tokens; None for nothing.
       pad: the id of padding, which only the last row has.
       remainder: "pad" fills the last row, "drop" leaves it out when it is not full.
       field: the field with the ids.
+      also: fields to pack beside them.
 
     Raises:
       InputError, InputTypeError: an argument, or while it runs an element, that is none of these.
@@ -50,6 +54,7 @@ class Pack(grain.IterDataset):
         pad: int = 0,
         remainder: str = "pad",
         field: str = "ids",
+        also: Sequence[str] = (),
     ) -> None:
         if not isinstance(parent, grain.IterDataset):
             hint = "; call .to_iter_dataset() on it" if isinstance(parent, grain.MapDataset) else ""
@@ -58,6 +63,8 @@ class Pack(grain.IterDataset):
             raise InputError(f"length={length} is no length of a row; it is the number of tokens of one")
         if remainder not in REMAINDERS:
             raise InputError(f"remainder={remainder!r} is not known; use one of {', '.join(REMAINDERS)}")
+        if isinstance(also, str) or not {"ids", "segment_ids", "positions", "offsets", field}.isdisjoint(also):
+            raise InputError(f"also={also!r} must be a sequence of fields beside those of the ids and the rows")
         super().__init__(parent)
         self._layout = _Layout(
             int(length),
@@ -66,6 +73,7 @@ class Pack(grain.IterDataset):
             _id("pad", pad),
             remainder == "pad",
             field,
+            tuple(also),
         )
 
     def __str__(self) -> str:
@@ -84,14 +92,19 @@ class _Layout(NamedTuple):
     pad: int
     fill_last: bool
     field: str
+    also: tuple[str, ...]
 
 
 class _Part(NamedTuple):
-    """One element of the parent: its state before it, its tokens int32[k], and whether a document starts, bool[k]."""
+    """One element of the parent with what goes around its documents.
+
+    state: of the parent, before it.  ids: int32[k].  starts: bool[k], a document starts.  also: name to [k].
+    """
 
     state: Any
     ids: np.ndarray
     starts: np.ndarray
+    also: dict[str, np.ndarray]
 
 
 class _PackIterator(grain.DatasetIterator):
@@ -146,7 +159,7 @@ class _PackIterator(grain.DatasetIterator):
                 element = next(self._parent)
             except StopIteration:
                 return False
-            part = _Part(state, *_framed(*_documents(element, self._layout.field), self._layout))
+            part = _framed(state, element, self._layout)
             if len(part.ids):
                 self._parts.append(part)
                 self._waiting += len(part.ids)
@@ -154,27 +167,34 @@ class _PackIterator(grain.DatasetIterator):
 
     def _row(self, size: int) -> dict[str, np.ndarray]:
         """The next `size` tokens as a row."""
-        length = self._layout.length
-        ids = np.full(length, self._layout.pad, np.int32)
-        starts = np.zeros(length, bool)
-        starts[0] = True
+        length, gone = self._layout.length, self._gone
+        taken: list[_Part] = []
         at = 0
         while at < size:
             part = self._parts[0]
-            take = min(size - at, len(part.ids) - self._gone)
-            ids[at : at + take] = part.ids[self._gone : self._gone + take]
-            starts[at : at + take] |= part.starts[self._gone : self._gone + take]
-            at += take
-            self._gone += take
-            if self._gone == len(part.ids):
+            stop = min(gone + size - at, len(part.ids))
+            also = {name: values[gone:stop] for name, values in part.also.items()}
+            taken.append(_Part(None, part.ids[gone:stop], part.starts[gone:stop], also))
+            at += stop - gone
+            gone = stop
+            if gone == len(part.ids):
                 self._parts.popleft()
-                self._gone = 0
+                gone = 0
+        self._gone = gone
         self._waiting -= size
+
+        def row(pieces: list[np.ndarray], fill: int) -> np.ndarray:
+            return np.concatenate([*pieces, np.full(length - size, fill, pieces[0].dtype)])
+
+        starts = row([part.starts for part in taken], 0)
+        starts[0] = True
         places = np.arange(length, dtype=np.int32)
         segments = np.cumsum(starts, dtype=np.int32)
         positions = places - np.maximum.accumulate(np.where(starts, places, 0))
         segments[size:] = positions[size:] = 0
-        return {"ids": ids, "segment_ids": segments, "positions": positions}
+        ids = row([part.ids for part in taken], self._layout.pad)
+        also = {name: row([part.also[name] for part in taken], 0) for name in self._layout.also}
+        return {"ids": ids, "segment_ids": segments, "positions": positions, **also}
 
 
 def _documents(element: Any, field: str) -> tuple[np.ndarray, np.ndarray]:
@@ -196,24 +216,41 @@ def _documents(element: Any, field: str) -> tuple[np.ndarray, np.ndarray]:
     return ids, offsets
 
 
-def _framed(ids: np.ndarray, offsets: np.ndarray, layout: _Layout) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of documents with what goes around each, and where a document starts."""
+def _framed(state: Any, element: Any, layout: _Layout) -> _Part:
+    """The tokens of an element's documents, with what goes around each."""
+    ids, offsets = _documents(element, layout.field)
     before, after = len(layout.before), len(layout.after)
     lengths = np.diff(offsets)
-    ends = np.cumsum(lengths + before + after)
-    begins = ends - lengths - before - after
-    out = np.empty(int(ends[-1]) if len(ends) else 0, np.int32)
-    starts = np.zeros(len(out), bool)
-    starts[begins[ends > begins]] = True
-    own = np.ones(len(out), bool)
-    if before:
-        out[begins] = layout.before[0]
-        own[begins] = False
-    if after:
-        out[ends - 1] = layout.after[0]
-        own[ends - 1] = False
+    lengths = lengths[lengths > 0] + before + after
+    ends = np.cumsum(lengths)
+    begins = ends - lengths
+    total = int(ends[-1]) if len(ends) else 0
+    starts = np.zeros(total, bool)
+    starts[begins] = True
+    own = np.ones(total, bool)
+    out = np.empty(total, np.int32)
+    for around, places in ((layout.before, begins), (layout.after, ends - 1)):
+        if around:
+            out[places] = around[0]
+            own[places] = False
     out[own] = ids
-    return out, starts
+    also = {name: _beside(element, name, own) for name in layout.also}
+    return _Part(state, out, starts, also)
+
+
+def _beside(element: Any, name: str, own: np.ndarray) -> np.ndarray:
+    """The values of a field at the places of the tokens, 0 beside them."""
+    if not isinstance(element, Mapping) or name not in element:
+        raise InputError(f"also={name!r}: the element has no such field")
+    values = np.asarray(element[name])
+    if values.shape != (np.count_nonzero(own),) or values.dtype.kind not in "iufb":
+        raise InputError(
+            f"also={name!r}: the field must have one number for each of the {np.count_nonzero(own)} tokens, "
+            f"and is {values.dtype} of shape {values.shape}"
+        )
+    out = np.zeros(len(own), values.dtype)
+    out[own] = values
+    return out
 
 
 def _checked_ids(ids: Any) -> np.ndarray:
