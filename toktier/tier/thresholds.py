@@ -120,7 +120,7 @@ def _crossover(times: dict[str, float]) -> int:
 
 
 class _Text:
-    """Words of a tokenizer's own, some often and most seldom, one in eight put together from two; never twice the same."""
+    """Words of a tokenizer's own, some often and most seldom, one in eight put together; never twice the same."""
 
     def __init__(self, core: Core) -> None:
         self._rng = np.random.default_rng(1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputTypeError
-from ..tokenizer import Tokenizer
+from ..tokenizer import Tokenizer, _checked
 from . import arguments, switching
 from .answer import Answer
 from .counts import Counts
@@ -425,13 +425,13 @@ class Tier:
     def _appending(
         self, session: str, text: str, tokenizer: str | None, create: bool, options: Options, check: Check | None
     ) -> Call:
-        made = text if create else None
+        made = _checked(text) if create else None
         return lambda work: self._desk.change(session, tokenizer, lambda s: s.append(text), made, options, check, work)
 
     def _updating(
         self, session: str, text: str, tokenizer: str | None, create: bool, options: Options, check: Check | None
     ) -> Call:
-        made = text if create else None
+        made = _checked(text) if create else None
         return lambda work: self._desk.change(session, tokenizer, lambda s: s.update(text), made, options, check, work)
 
     def _editing(
