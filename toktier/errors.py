@@ -45,6 +45,10 @@ class SessionClosedError(SessionError):
     """A session that was closed, or dropped by its store, is used again."""
 
 
+class TextNotKeptError(SessionError):
+    """A session opened with `keep_text=False` is asked for what only its text could tell."""
+
+
 class RecordError(SessionError, ValueError):
     """A stored session that is truncated, damaged, of another version or of another tokenizer."""
 

@@ -6,7 +6,7 @@ the few chunks it touches; forks share the rest.  Nothing here joins or copies t
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Measuring(Protocol):
 class Chunk(NamedTuple):
     """Some text and where its tokens end."""
 
-    text: str
+    text: str  # or what stands for it (forgotten.py)
     ends: (
         np.ndarray
     )  # uint16 or uint32 [tokens]: exclusive end of each token, in normalized UTF-8 bytes from the chunk's start
@@ -130,6 +130,12 @@ class ChunkList:
         self._held, self.n_given = held, given
         self.touched += 3 * (len(new) + old + 1 - last)
 
+    def retext(self, k: int, text: Any) -> None:
+        """Chunk k, with its text put back or forgotten."""
+        chunk = self.chunks[k]
+        self.chunks[k] = new = chunk._replace(text=text)
+        self._held += _held(new) - _held(chunk)
+
     def fork(self) -> ChunkList:
         """The same chunks in a list of its own."""
         other = object.__new__(ChunkList)
@@ -209,7 +215,7 @@ class ChunkList:
 
     def text(self) -> str:
         """The whole text, joined."""
-        return "".join([c.text for c in self.chunks])
+        return "".join([c.text[:] for c in self.chunks])
 
     def ends(self) -> np.ndarray:
         """int64[tokens]: exclusive byte ends of all tokens in the normalized text."""
@@ -232,7 +238,7 @@ class ChunkList:
             text = chunk.text
             piece = new[at : at + len(text)]
             if piece != text:
-                return at + common_prefix(text, piece)
+                return at + (common_prefix(text, piece) if isinstance(text, str) else 0)
             at += len(text)
         return at
 
@@ -244,8 +250,11 @@ class ChunkList:
             take = min(len(text), limit - done)
             if take <= 0:
                 break
-            a, b = text[len(text) - take :], new[len(new) - done - take : len(new) - done]
-            if a != b:
+            b = new[len(new) - done - take : len(new) - done]
+            if not isinstance(text, str):  # forgotten: known as a whole only
+                if text != b:
+                    return done
+            elif (a := text[len(text) - take :]) != b:
                 return done + common_suffix(a, b)
             done += take
         return done

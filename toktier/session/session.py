@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import EngineError, InputError, InputTypeError, SessionClosedError
-from . import repair
+from ..errors import EngineError, InputError, SessionClosedError, TextNotKeptError
+from . import forgotten, repair
+from .checks import check_text, offset
 from .chunks import Chunk, ChunkList
 from .ids import IdBuffer
 from .repair import WindowEngine
@@ -44,6 +45,8 @@ class Session:
       special_tokens, add_special_tokens, engine: as for `Tokenizer.encode`; what the post-processor adds stays around
         the ids of the text (a BOS in front comes once).
       repair: "certified" or "checked"; see `toktier.session.repair`.
+      keep_text: False keeps only the end of the text, and digests of the rest: `append` and `update` do what they
+        always do, what needs other parts of the text raises TextNotKeptError.
 
     >>> import toktier
     >>> session = toktier.load("o200k_base").session("the build pipe")
@@ -61,16 +64,21 @@ class Session:
         add_special_tokens: bool = False,
         repair: str = "certified",
         engine: str = "auto",
+        keep_text: bool = True,
         _windows: WindowEngine | None = None,
     ) -> None:
         if repair not in MODES:
             raise InputError(f"repair={repair!r} is not known: use one of {', '.join(MODES)}")
-        _check_text("text", text)
+        check_text("text", text)
         if _windows is None:
             from .window import windows
 
             _windows = windows(tokenizer, special_tokens, engine, add_special_tokens)
+        if not keep_text and (repair != "certified" or _windows.reason or not _windows.rules.possible):
+            why = _windows.reason or "repair='checked' compares with it"
+            raise EngineError(f"keep_text=False is not possible here, the whole text is needed at each change: {why}")
         self.tokenizer = tokenizer
+        self._keep_text = keep_text
         self._engine = _windows
         self._special_tokens = special_tokens
         self._mode = repair
@@ -119,7 +127,7 @@ class Session:
         """
         with self._lock:
             n = self._chunks.n_chars
-            start, stop = _offset("start", start, 0, n), _offset("stop", stop, 0, n)
+            start, stop = offset("start", start, 0, n), offset("stop", stop, 0, n)
             if stop < start:
                 raise InputError(f"stop={stop} lies before start={start}: give the range as start <= stop")
             return self._edit(start, stop, text)
@@ -128,13 +136,15 @@ class Session:
         """Keep the first `chars` characters: a conversation rolled back."""
         with self._lock:
             n = self._chunks.n_chars
-            return self._edit(_offset("chars", chars, 0, n), n, "")
+            return self._edit(offset("chars", chars, 0, n), n, "")
 
     def update(self, text: str) -> Patch:
         """Make `text` the session's text; what it shares with the old one, in front and behind, is found here."""
         with self._lock:
             self._open()
-            _check_text("text", text)
+            check_text("text", text)
+            if not self._keep_text:
+                return forgotten.update(self, text)
             front = self._chunks.common_prefix(text)
             behind = self._chunks.common_suffix(text, min(self._chunks.n_chars, len(text)) - front)
             return self._edit(front, self._chunks.n_chars - behind, text[front : len(text) - behind])
@@ -147,10 +157,12 @@ class Session:
 
         Raises:
           InputError: an id that the tokenizer does not have, by position and value.
-          InputTypeError: not a sequence of integers.
+          InputTypeError: not a sequence of integers.  TextNotKeptError: opened with keep_text=False.
         """
         with self._lock:
             self._open()
+            if not self._keep_text:
+                raise TextNotKeptError("extend_ids: given ids need their text beside them; open with keep_text=True")
             from .given import given_chunks
 
             array, chunks = given_chunks(self._engine, ids)
@@ -227,9 +239,15 @@ class Session:
 
     @property
     def text(self) -> str:
-        """The text, joined when asked for."""
+        """The text, joined when asked for.
+
+        Raises:
+          TextNotKeptError: the session was opened with keep_text=False.
+        """
         with self._lock:
             self._open()
+            if not self._keep_text:
+                raise TextNotKeptError("session.text is not kept (keep_text=False): keep it yourself, or open it anew")
             return self._chunks.text()
 
     @property
@@ -295,7 +313,7 @@ class Session:
         with self._lock:
             self._open()
             self._placed()
-            char = _offset("char", char, 0, self._chunks.n_chars - 1)
+            char = offset("char", char, 0, self._chunks.n_chars - 1)
             k = self._chunks.find(char)
             at, token, _ = self._chunks.before(k)
             chunk = self._chunks.chunks[k]
@@ -360,7 +378,7 @@ class Session:
 
     def _edit(self, start: int, stop: int, text: str) -> Patch:
         self._open()
-        _check_text("text", text)
+        check_text("text", text)
         if start == stop and not text:
             self._note("none", 0, 0, 0)
             return self._done(self._nothing(start))
@@ -381,6 +399,15 @@ class Session:
             splice = repair.checked(chunks, engine, change, self._ids.view()[self._front :])
         else:
             splice = repair.certified(chunks, engine, change)
+        return self._spliced(splice, stop - start + len(text), before)
+
+    def _replace(self, splice: repair.Splice) -> Patch:
+        before = self._ids.touched + self._chunks.touched
+        return self._done(*self._spliced(splice, splice.c2 - splice.c1 + len(splice.window), before))
+
+    def _spliced(self, splice: repair.Splice, chars: int, before: int) -> tuple[Patch, Undo]:
+        """Put a window's tokens in their place; `chars` (of the change) and `before` (touched) are for the counts."""
+        chunks, engine = self._chunks, self._engine
         plan = Plan(chunks, engine, splice)
         ids = splice.encoded.ids
         token = self._front + plan.token
@@ -388,7 +415,9 @@ class Session:
         patch = _minimal(token, old, ids)
         gone = old[patch.start - token :][: patch.removed]
         undo = self._commit(patch.start, gone, patch.ids, plan.first, plan.last, plan.new)
-        self._note(splice.path, len(splice.window), stop - start + len(text), splice.widened)
+        if not self._keep_text:
+            forgotten.forget(chunks, plan.first, plan.first + len(plan.new))
+        self._note(splice.path, len(splice.window), chars, splice.widened)
         rewritten = sum(len(c.ends) for c in plan.new)
         self._last["cut"] = (splice.c1, chunks.n_chars - splice.c1 - len(splice.window))
         self._last["touched"] = self._ids.touched + chunks.touched - before + rewritten + len(old) + len(splice.window)
@@ -443,24 +472,6 @@ class Session:
     def _own_ids(self) -> np.ndarray:
         """Copy of the ids of the text, without those around it."""
         return self._ids.read(self._front, len(self._ids) - self._back)
-
-
-def _check_text(name: str, text: Any) -> None:
-    if not isinstance(text, str):
-        raise InputTypeError(
-            f"{name} must be a str, not {type(text).__name__}: decode bytes before, pass '' for nothing"
-        )
-
-
-def _offset(name: str, value: Any, low: int, high: int) -> int:
-    try:
-        at = value.__index__()
-    except (AttributeError, TypeError):
-        raise InputTypeError(f"{name} must be an int, not {type(value).__name__}: a character offset") from None
-    if not low <= at <= high:
-        inside = f"{low} to {high}" if high >= low else "none: the session is empty"
-        raise InputError(f"{name}={at} lies outside the text: character offsets here are {inside}")
-    return at
 
 
 def _empty() -> np.ndarray:

@@ -57,7 +57,7 @@ class Plan:
         head = splice.c1 - at  # characters of chunk `first` that stay
         if head == 0 and first > 0:
             small = len(text) < SMALL and len(chunks.chunks[first - 1].text) < CHARS
-            if small and not chunks.chunks[first - 1].given:
+            if small and not chunks.chunks[first - 1].given and isinstance(chunks.chunks[first - 1].text, str):
                 first -= 1
                 at, token, byte = chunks.before(first)
                 head = splice.c1 - at

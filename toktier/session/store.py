@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import InputError, InputTypeError, RecordError, SessionError
-from .session import MODES, Patch, Session, _check_text
+from .checks import check_text
+from .session import MODES, Patch, Session
 from .window import TokenizerWindows, windows
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class SessionStore:
       ttl: seconds after its last use when a session is forgotten; None for never.
       max_bytes: of memory; above it the sessions used longest ago are dropped.  None for no limit.
       path: a SQLite file for the sessions, made where it does not exist.
-      special_tokens, add_special_tokens, engine, repair: as for `Session`.
+      special_tokens, add_special_tokens, engine, repair, keep_text: as for `Session`.
 
     >>> import toktier
     >>> store = toktier.SessionStore(toktier.load("o200k_base"), ttl=3600, max_bytes=1 << 30)
@@ -73,6 +74,7 @@ class SessionStore:
         add_special_tokens: bool = False,
         repair: str = "certified",
         engine: str = "auto",
+        keep_text: bool = True,
         _windows: TokenizerWindows | None = None,
     ) -> None:
         for name, limit in (("ttl", ttl), ("max_bytes", max_bytes)):
@@ -81,7 +83,10 @@ class SessionStore:
         if repair not in MODES:
             raise InputError(f"repair={repair!r} is not known: use one of {', '.join(MODES)}")
         self.tokenizer, self.ttl, self.max_bytes = tokenizer, ttl, max_bytes
+        if path is not None and not keep_text:
+            raise InputError("keep_text=False goes without path=: sessions on disk are written with their text")
         self._options = {
+            "keep_text": keep_text,
             "special_tokens": special_tokens,
             "add_special_tokens": add_special_tokens,
             "repair": repair,
@@ -116,7 +121,7 @@ class SessionStore:
                 session.update(text)
             return session
 
-        _check_text("text", text)
+        check_text("text", text)
         found = self.use(id, updated, text)
         assert found is not None
         return found
