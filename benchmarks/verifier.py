@@ -417,7 +417,7 @@ def plot(rows: list[dict[str, Any]], file: Path) -> str:
         name = f"{row['rate']:.0%} sampling"
         axes.step(n, found, where="post", color=colour, linewidth=1.8, label=f"{name}, {row['runs']:,} runs")
         axes.plot(
-            n, 1 - (1 - row["rate"]) ** n, "k--", linewidth=0.9, label="geometric law" if row is rows[0] else None
+            n, 1 - (1 - row["rate"]) ** n, "k--", linewidth=0.9, label="geometric law" if row is rows[-1] else None
         )
         for quantile in (50, 90):
             at = row[f"p{quantile}"]
