@@ -21,6 +21,8 @@ from typing import Any
 STATELESS = ("reference", "host", "device", "tiktoken")
 TIERS = ("tier", "tier-whole")
 KINDS = (*STATELESS, *TIERS)
+BATCH = 64  # requests of a replay that are sent at once
+WAITING = 32  # samples that a patient front end lets wait for the verifier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,8 +145,9 @@ class Tiered(_Base):
 
         verifier = None
         if setup.verify:
-            room = 1 << 30 if setup.patient else 64 << 20
-            verifier = Verifier(setup.verify, seed=1, keep="hash", max_bytes=room)
+            # of a patient one as many may come at once as are sent at once, behind those that it waits for
+            queue, room = (2 * WAITING + BATCH, 2 << 30) if setup.patient else (64, 64 << 20)
+            verifier = Verifier(setup.verify, seed=1, keep="hash", queue=queue, max_bytes=room)
         self.verifier = verifier
         self.tier = Tier(self.tok, workers=setup.workers, max_queue=1 << 16, verifier=verifier)
         self.loop = asyncio.new_event_loop()
@@ -162,7 +165,7 @@ class Tiered(_Base):
             waited = time.perf_counter() - came
             try:
                 if self.setup.patient and self.verifier is not None:
-                    while self.verifier.stats()["pending"] > 48:
+                    while self.verifier.stats()["pending"] > WAITING:
                         await asyncio.sleep(0.002)
                 if operation == "delete":
                     await asyncio.to_thread(self.tier.delete, session)

@@ -179,7 +179,7 @@ def due_times(rate: float, count: int, arrival: str, seed: int, burst: int = 8) 
 def take(source: Iterable[Request], times: Sequence[float]) -> list[Request]:
     """Requests from a source, due at these times."""
     found = []
-    for request, due in zip(source, times, strict=False):
+    for due, request in zip(times, source, strict=False):  # takes none too many from the source
         request.due = due
         found.append(request)
     return found

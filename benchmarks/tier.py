@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import machine, print_table, seconds
-from _frontend import KINDS, TIERS, FrontEnd, Setup
+from _frontend import BATCH, KINDS, TIERS, FrontEnd, Setup
 from _load import CLASSES, Driver, Mixture, Outcome, Replay, due_times, quantiles, summary, take
 from _soak import soak
 
@@ -215,7 +215,7 @@ def replay(args: argparse.Namespace, result: dict[str, Any]) -> int:
     outcomes: list[Outcome] = []
     with FrontEnd(setup) as front, tqdm(total=len(source), unit=" calls", disable=None, leave=False) as bar:
         driver, requests = Driver(front), iter(source)
-        while batch := take(requests, [0.0] * 64):
+        while batch := take(requests, [0.0] * BATCH):
             outcomes += driver.open_loop(batch)
             bar.update(len(batch))
         stats = front.stats()

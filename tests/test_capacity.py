@@ -99,6 +99,69 @@ def test_kept_sessions_agree_with_the_traces_own_counts(queues):
         assert found.scanned_share == pytest.approx(direct.scanned_chars[ttl] / direct.stateless_chars, rel=1e-9)
 
 
+# -- load --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def load(queues):
+    import _load
+
+    return _load
+
+
+def test_a_replay_sends_every_call_once_and_each_sessions_in_order(load):
+    """Taken in parts, as the benchmark does it; contexts end as the traces say."""
+    calls = [c for c in generate(5, seed=3) if c.call < 30]
+    replay, texts = load.Replay(calls, sessions=3, seed=1), load.Texts()
+    requests, seen, contexts = iter(replay), {}, {}
+    while batch := load.take(requests, [0.0] * 7):
+        for request in batch:
+            seen.setdefault(request.session, []).append(request)
+            operation, text = texts.message(request, whole=True)
+            assert operation == "update"
+            contexts[request.session] = len(text)
+    assert len(replay) == len(calls) == sum(map(len, seen.values()))
+    for name, requests in seen.items():
+        mine = [c for c in calls if c.session == name]
+        assert [len(r.append) for r in requests] == [c.append_chars for c in mine]
+        assert [r.kind == "initialization" for r in requests] == [c.whole for c in mine]
+        assert contexts[name] == mine[-1].context_chars
+    assert not texts.of  # the last call of each session has it forgotten
+
+
+def test_the_tier_is_sent_appends_and_whole_contexts_where_the_end_was_taken_back(load):
+    texts = load.Texts()
+    sent = [
+        texts.message(load.Request("a", "continuation", part, keep), whole=False)
+        for part, keep in (("abc", 0), ("de", None), ("X", 2), ("Y", 3))
+    ]
+    assert sent == [("append", "abc"), ("append", "de"), ("update", "abX"), ("append", "Y")]
+
+
+def test_requests_are_due_as_often_as_said(load):
+    for arrival in ("poisson", "burst"):
+        times = load.due_times(50.0, 20_000, arrival, seed=1)
+        assert times == sorted(times) == load.due_times(50.0, 20_000, arrival, seed=1)
+        assert len(times) / times[-1] == pytest.approx(50.0, rel=0.05)
+    assert len(set(load.due_times(50.0, 80, "burst", 1))) == 10
+
+
+def test_a_mixture_has_the_share_of_whole_contexts_and_keeps_its_sessions(load):
+    mixture = load.Mixture(8, share=0.1, most=100_000, seed=4)
+    names = {request.session: len(request.append) for request in mixture.opening()}
+    assert len(names) == 8
+    whole = 0
+    for request in load.take(mixture, [0.0] * 2000):
+        if request.kind == "initialization":
+            whole += 1
+            names.pop(request.forget)
+            names[request.session] = 0
+        names[request.session] += len(request.append)
+        assert names[request.session] <= 100_000
+        assert len(names) == 8
+    assert 0.1 <= whole / 2000 <= 0.4  # those that would have grown too large come on top
+
+
 # -- the benchmarks themselves, for a moment ---------------------------------------------------------------------------
 
 

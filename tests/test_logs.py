@@ -97,6 +97,7 @@ def test_what_is_no_call_of_the_model(tmp_path):
     log.prompt(0, "p" * 10)
     log.add("progress", 0, data={"type": "hook_progress"})
     log.add("system", 0, subtype="turn_duration", durationMs=5)
+    log.add("system", 0, subtype="microcompact_boundary")
     log.prompt(0, "<local-command-stdout>ok</local-command-stdout>")
     log.answer(1, "s", {"type": "text", "text": "API Error"}, isApiErrorMessage=True)
     log.records += [
@@ -119,7 +120,7 @@ def test_what_is_no_call_of_the_model(tmp_path):
     assert logs.skipped == {
         "queue operations": 1,
         "progress": 1,
-        "messages of the program": 1,
+        "messages of the program": 2,
         "answers made by the program": 1,
         "titles": 1,
         "snapshots of files": 1,
@@ -128,6 +129,7 @@ def test_what_is_no_call_of_the_model(tmp_path):
         "attachments whose text is not known": 1,
         "images and documents": 1,
     }
+    assert logs.notes == {"old results of tools cleared, which is not followed": 1}
 
 
 def test_compaction_and_going_back(tmp_path):

@@ -126,6 +126,8 @@ class ClaudeReader:
                 self._attachment(record, conversation, when)
             else:
                 self.skipped[_SILENT["system"]] += 1
+                if record.get("subtype") == "microcompact_boundary":
+                    self.notes["old results of tools cleared, which is not followed"] += 1
         else:
             self.skipped[_SILENT.get(kind, _UNKNOWN) if isinstance(kind, str) else _UNKNOWN] += 1
             if not uuid:
