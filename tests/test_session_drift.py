@@ -70,16 +70,38 @@ def test_a_session_says_where_its_ids_drift(tok):
     assert session.ids.tolist() != fork.ids.tolist() == tok.encode(session.text).tolist()
 
 
-def test_bytes_that_are_no_text_are_one_stretch(tok):
+def test_bytes_that_are_no_text_are_differences_of_their_own(tok):
     half = tok.encode("é").tolist()
     byte = next(i for i in range(256) if tok.token_bytes(i) == b"\xc3")
-    given = [*tok.encode("one two").tolist(), byte, *tok.encode(" three").tolist()]
+    given = [*tok.encode("one").tolist(), byte, *tok.encode(" three").tolist()]
     fresh = tok.encode(tok.decode(given)).tolist()
     (found,) = differences(tok, given, fresh)
     assert found.data == b"\xc3"
     assert put_in(given, [found]) == fresh
     assert differences(tok, half, half) == differences(tok, [], []) == []
     assert [d.given.tolist() for d in differences(tok, half, [])] == [half]
+
+
+def test_random_ids_spell_halves_of_characters(tok):
+    rng = random.Random(1)
+    size, several = tok.spec.n_ids, 0
+    for _ in range(100):
+        given = [rng.choice((rng.randrange(128, 256), rng.randrange(size))) for _ in range(rng.randint(1, 40))]
+        fresh = tok.encode(tok.decode(given)).tolist()
+        found = differences(tok, given, fresh)
+        assert put_in(given, found) == fresh
+        several += len(found) > 1
+        for d in found:
+            if tok.decode(given) == tok.decode(fresh):
+                assert d.data.decode("utf-8", "replace") == tok.decode(d.fresh)
+    assert several > 50
+
+
+def test_other_texts_are_one_stretch(tok):
+    given, fresh = (tok.encode(text).tolist() for text in ("one two three", "one 2 three"))
+    (found,) = differences(tok, given, fresh)
+    assert (tok.decode(found.given), tok.decode(found.fresh)) == (" two", " 2") or put_in(given, [found]) == fresh
+    assert found.data == tok.decode_bytes(found.given)
 
 
 def test_tokens_without_bytes_are_differences_too(tok):

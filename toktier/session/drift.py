@@ -7,6 +7,8 @@ reinforcement learning the log-probabilities belong to tokens that were never sa
 
 from __future__ import annotations
 
+import codecs
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +20,20 @@ if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
 
 
+_NOTING = "toktier.drift"
+_wrong = threading.local()  # `spans`: the places of bytes that are not UTF-8, in the order they are met
+
+
+def _note(error: UnicodeError) -> tuple[str, int]:
+    """As "replace", and notes the place."""
+    assert isinstance(error, UnicodeDecodeError)
+    _wrong.spans.append((error.start, error.end))
+    return "\ufffd", error.end
+
+
+codecs.register_error(_NOTING, _note)
+
+
 class Difference(NamedTuple):
     """One stretch of bytes that two sequences of ids spell in different tokens.
 
@@ -25,7 +41,7 @@ class Difference(NamedTuple):
       start: index in `given` of the first token of the stretch.
       given: int32[k], its tokens there.
       fresh_start, fresh: the same of the other sequence.
-      data: the bytes that they spell.  Where the two spell different bytes, those of `given`.
+      data: the bytes that `given` spells here.  `fresh` spells the same, but U+FFFD for what is not UTF-8.
     """
 
     start: int
@@ -44,8 +60,8 @@ def differences(tokenizer: Tokenizer, given: Iterable[int], fresh: Iterable[int]
       fresh: ids to compare with, such as those that encoding the text of `given` gives.
 
     Returns:
-      the stretches, in order; none where the two are equal.  Where they spell different bytes (`given` holds bytes that
-      are not UTF-8, so its text has U+FFFD), one stretch: all between the tokens that both begin and both end with.
+      the stretches, in order; none where the two are equal.  Where they do not spell the same text, one stretch: all
+      between the tokens that both begin with and those that both end with.
 
     Raises:
       InputError, InputTypeError: as `Tokenizer.decode`.
@@ -62,19 +78,21 @@ def differences(tokenizer: Tokenizer, given: Iterable[int], fresh: Iterable[int]
     if not decoder.byte_level:
         raise EngineError(f"the tokens of {tokenizer.spec.name} have no bytes of their own to compare by")
     a, b = (decoder.check(ids).astype(np.int32) for ids in (given, fresh))
-    data, a_ends = _spelled(tokenizer, a)
-    other, b_ends = _spelled(tokenizer, b)
-    if data != other:
-        return _one(a, b, data, a_ends)
+    (data, a_own), (other, b_own) = _spelled(tokenizer, a), _spelled(tokenizer, b)
+    (text, a_ends), (fresh_text, b_ends) = _repaired(data, a_own), _repaired(other, b_own)
+    if text != fresh_text:
+        return _one(a, b, data, a_own)
     found = []
     # A stretch ends at the last token that ends there: tokens without bytes belong to what is in front of them.
     common = np.intersect1d(a_ends, b_ends)
+    common = common[common % 2 == 0]
     a_stops, b_stops = (np.searchsorted(ends, common, side="right").tolist() for ends in (a_ends, b_ends))
-    i = j = begin = 0
-    for stop, i_stop, j_stop in zip(common.tolist(), a_stops, b_stops, strict=True):
+    i = j = 0
+    for i_stop, j_stop in zip(a_stops, b_stops, strict=True):
         if i_stop - i != j_stop - j or (a[i:i_stop] != b[j:j_stop]).any():
+            begin, stop = (int(a_own[k - 1]) if k else 0 for k in (i, i_stop))
             found.append(Difference(i, a[i:i_stop], j, b[j:j_stop], data[begin:stop]))
-        i, j, begin = i_stop, j_stop, stop
+        i, j = i_stop, j_stop
     if i < len(a) or j < len(b):  # only tokens without bytes are left
         found.append(Difference(i, a[i:], j, b[j:], b""))
     return found
@@ -86,6 +104,23 @@ def _spelled(tokenizer: Tokenizer, ids: np.ndarray) -> tuple[bytes, np.ndarray]:
     tokens = [tokenizer.token_bytes(i) for i in distinct.tolist()]
     pieces = [tokens[k] for k in inverse.tolist()]
     return b"".join(pieces), np.cumsum([len(p) for p in pieces], dtype=np.int64)
+
+
+def _repaired(data: bytes, ends: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """The bytes with U+FFFD for what is not UTF-8, and int64[k], where the tokens end there.
+
+    In half bytes: an end inside of what became one U+FFFD is odd, just behind where that begins.
+    """
+    _wrong.spans = []
+    text = data.decode("utf-8", _NOTING)
+    if not _wrong.spans:
+        return data, 2 * ends
+    begin, stop = np.array(_wrong.spans, np.int64).T
+    grown = np.append(0, np.cumsum(len("\ufffd".encode()) - (stop - begin)))
+    k = np.searchsorted(stop, ends, side="right")  # how many stand in front of each end
+    around = np.minimum(k, len(begin) - 1)
+    inside = (k < len(begin)) & (begin[around] < ends)
+    return text.encode(), np.where(inside, 2 * (begin[around] + grown[k]) + 1, 2 * (ends + grown[k]))
 
 
 def _one(a: np.ndarray, b: np.ndarray, data: bytes, ends: np.ndarray) -> list[Difference]:
