@@ -75,6 +75,10 @@ def _files(name: str) -> Iterator[Path]:
 
 
 def _input(path: Path, chosen: str) -> Input:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as e:
+        raise InputError(f"{str(path)!r}: its name is not UTF-8, so it cannot be kept as a document's source") from e
     compression = COMPRESSIONS.get(path.suffix.lower(), "")
     inner = path.with_suffix("").suffix if compression else path.suffix
     kind = _KINDS.get(inner.lower(), "text") if chosen == "auto" else chosen

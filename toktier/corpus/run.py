@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ def run(
     >>> [document.tolist() for document in toktier.corpus.open(f"{folder}/out")]
     [[24912, 2375], [3686]]
     """
-    say = progress or (lambda stage, done, total: None)
+    say = _one_at_a_time(progress)
     folder = Path(out)
     wanted = recipe(settings, tokenizer)
     if settings.parquet:
@@ -108,6 +109,18 @@ def run(
         ran["seconds"] = round(time.perf_counter() - begin, 3)
         joined = sum(r["files"].get("tokens", {"bytes": 0})["bytes"] for r in ordered)
         return finish.finish(folder, made, ordered, ran, lambda n: say("joining", n, joined))
+
+
+def _one_at_a_time(progress: Progress | None) -> Progress:
+    """Tells `progress`, if there is one, from any thread; inputs are read by several."""
+    lock = threading.Lock()
+
+    def say(stage: str, done: int, total: int) -> None:
+        if progress is not None:
+            with lock:
+                progress(stage, done, total)
+
+    return say
 
 
 def _begin(folder: Path, settings: Settings) -> None:

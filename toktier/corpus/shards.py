@@ -125,16 +125,31 @@ class ShardWriter:
                 f"{self._inputs[first.source].path}: the document at {first.position} has {offsets[-1]} ids, more than "
                 "a Parquet list holds; --write flat can take it"
             )
+        n = len(found.documents)
         columns = {
-            "source": arrow.array([self._inputs[d.source].path for d in found.documents], arrow.string()),
-            "position": arrow.array([d.position for d in found.documents], arrow.int64()),
-            "tokens": arrow.ListArray.from_arrays(
-                arrow.array(offsets.astype(np.int32)), arrow.array(ids), type=schema.field("tokens").type
+            "source": self._strings([self._inputs[d.source].path for d in found.documents]),
+            "position": self._numbers(np.array([d.position for d in found.documents], "<i8"), arrow.int64()),
+            "tokens": arrow.ListArray.from_buffers(
+                schema.field("tokens").type,
+                n,
+                [None, arrow.py_buffer(offsets.astype("<i4"))],
+                children=[self._numbers(ids, arrow.int32())],
             ),
         }
         if self._with_ids:
-            columns["id"] = arrow.array([d.id for d in found.documents], arrow.string())
+            columns["id"] = self._strings([d.id for d in found.documents])
         return arrow.table([columns[name] for name in schema.names], schema=schema)
+
+    # from buffers, since pyarrow.array imports pandas where that is installed, which takes longer than small runs
+
+    def _numbers(self, values: np.ndarray, kind: Any) -> Any:
+        return self._arrow.Array.from_buffers(kind, len(values), [None, self._arrow.py_buffer(values)])
+
+    def _strings(self, values: list[str]) -> Any:
+        data = [value.encode() for value in values]
+        offsets = np.cumsum([0, *map(len, data)], dtype="<i4")
+        text = self._arrow.py_buffer(b"".join(data))
+        return self._arrow.StringArray.from_buffers(len(data), self._arrow.py_buffer(offsets), text)
 
     def commit(self) -> dict[str, Any]:
         """Makes the shard complete, and returns its record."""
