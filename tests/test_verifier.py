@@ -106,7 +106,10 @@ def test_right_results_of_all_kinds_raise_no_alarm(shared, alarms, tokenizers):
                 offered += 1
         ids = tok.encode(ENGLISH, add_special_tokens=True, engine="host")
         assert shared.offer(name, lambda: [ENGLISH[:100], "", ENGLISH[100:]], ids.tolist(), None, True)
-        offered += 1
+        parts = [ENGLISH, "é" * 70_000, *TEXTS["code"]] * 3
+        ids = tok.encode("".join(parts), special_tokens="text", engine="host")
+        assert shared.offer(name, tuple(parts), ids, "text")
+        offered += 2
     some = {"<|endoftext|>"}
     ids = tokenizers["o200k"].encode("a<|endoftext|><|endofprompt|>", special_tokens=some)
     assert shared.offer("o200k", "a<|endoftext|><|endofprompt|>", ids, some)
@@ -264,6 +267,16 @@ def test_a_reference_that_depends_on_its_past_raises_no_alarm(tokenizers):
     ids = tok.encode(ENGLISH, special_tokens="text")
     first, second = (checker.check(job(tok, ENGLISH, ids))[0] for _ in range(2))
     assert (first["verdict"], first["unsteady"], second["unsteady"]) == ("equal", True, False)
+
+
+def test_a_tokenizer_file_that_changed_is_an_error_not_a_mismatch(tmp_path):
+    file = tmp_path / "tokenizer.json"
+    file.write_text(families.tokenizer_json("gpt2"), encoding="utf-8")
+    tok = toktier.load(file)
+    file.write_text("{}")
+    verdict, want = Checker({"t": tok._source}).check(job(tok, "a", [1]))
+    assert (verdict["verdict"], want) == ("failed", None)
+    assert "has changed" in verdict["error"]
 
 
 # -- bounds and faults -------------------------------------------------------------------------------------------------

@@ -62,11 +62,22 @@ class Message:
         return [self._utf8(), iter([self._ids.tobytes()])]
 
     def _utf8(self) -> Iterator[bytes]:
+        waiting: list[str] = []  # short parts, put together: fewer writes
+        n_waiting = 0
         for part in self.parts:
             for at in range(0, len(part), _SLICE):
-                data = part[at : at + _SLICE].encode("utf-8", "surrogatepass")
-                self.n_bytes += len(data)
-                yield data
+                waiting.append(part[at : at + _SLICE])
+                n_waiting += len(waiting[-1])
+                if n_waiting >= _SLICE:
+                    yield self._encoded(waiting)
+                    waiting, n_waiting = [], 0
+        if waiting:
+            yield self._encoded(waiting)
+
+    def _encoded(self, parts: list[str]) -> bytes:
+        data = "".join(parts).encode("utf-8", "surrogatepass")
+        self.n_bytes += len(data)
+        return data
 
 
 def message(sample: Sample, tokenizers: Mapping[str, Any]) -> Message:

@@ -58,9 +58,8 @@ class Pipe:
         for body in [[json.dumps([head, len(bodies)]).encode()], *bodies]:
             for chunk in body:
                 for part in _parts(memoryview(chunk).cast("B")):
-                    self._write(_LENGTH.pack(len(part)), end)
-                    self._write(part, end)
-            self._write(_END, end)
+                    self._write([_LENGTH.pack(len(part)), part], end)
+            self._write([_END], end)
 
     def receive(self, seconds: float | None = None) -> tuple[dict[str, Any], list[bytes]]:
         """Read a message.
@@ -99,15 +98,20 @@ class Pipe:
             count -= len(part)
         return b"".join(parts)
 
-    def _write(self, data: bytes | memoryview, end: float | None) -> None:
-        view = memoryview(data)
-        while len(view):
+    def _write(self, parts: list[bytes | memoryview], end: float | None) -> None:
+        views = [memoryview(part) for part in parts]
+        while views:
             try:
-                view = view[os.write(self._target, view) :]
+                written = os.writev(self._target, views)
             except BlockingIOError:
                 self._wait(self._target, select.POLLOUT, end)
+                continue
             except BrokenPipeError:
                 raise PipeClosed from None
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if written:
+                views[0] = views[0][written:]
 
     def _wait(self, descriptor: int, event: int, end: float | None) -> None:
         self._watch()

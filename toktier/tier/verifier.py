@@ -196,7 +196,7 @@ class Verifier:
             nbytes += ids.nbytes if isinstance(ids, np.ndarray) else sys.getsizeof(ids)
         except Exception as e:
             with self._lock:
-                return self._failed(f"{type(e).__name__} of the offered text or ids: {e}")
+                return self._failed(f"{type(e).__name__} of the offered text or ids")
         sample = Sample(tokenizer, given, ids, special_tokens, add_special_tokens, request, time.monotonic(), nbytes)
         with self._lock:
             if self._closed:

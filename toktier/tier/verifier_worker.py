@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toktier.errors import InputError
+from toktier.errors import InputError, SourceError
 from toktier.tier.pipe import Pipe, PipeClosed
 
 _CONFIRMED = 4  # mismatches of a tokenizer that a second, freshly made reference is asked about
@@ -74,7 +74,8 @@ class Checker:
         except InputError as e:
             return {"verdict": "refused", "error": f"{type(e).__name__}: the reference refuses this text"}, None
         except Exception as e:
-            return {"verdict": "failed", "error": f"{type(e).__name__}: {e}"[:500]}, None
+            said = f": {e}" if isinstance(e, SourceError) else ""  # the message of another may quote the text
+            return {"verdict": "failed", "error": f"{type(e).__name__} of the reference{said}"}, None
         if np.array_equal(want, job.got):
             return {"verdict": "equal", "unsteady": unsteady}, want
         at = first_difference(want, job.got)
