@@ -249,6 +249,10 @@ def test_the_client_keeps_the_ids_by_patches(service, o200k, name):
         session.delete()
         other.append(" once more")  # the service has forgotten it: the whole text goes up
         assert other.ids.tolist() == o200k.encode(other.text).tolist()
+        literal = client.session(f"{name}.text", "a <|endoftext|>", special_tokens="text")
+        literal.delete()
+        literal.append("<|endoftext|>")
+        assert literal.ids.tolist() == o200k.encode(literal.text, special_tokens="text").tolist()
         with pytest.raises(ServiceError, match="lone surrogate"):
             other.append("\ud800")
 

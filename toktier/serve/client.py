@@ -105,14 +105,17 @@ class Client:
         body = {"tokens": np.asarray(ids).tolist(), "model": model}
         return str(json.loads(self.request("POST", "/detokenize", body).content)["prompt"])
 
-    def session(self, name: str, text: str = "", model: str | None = None, *, exact: bool = False) -> RemoteSession:
+    def session(
+        self, name: str, text: str = "", model: str | None = None, *, exact: bool = False, **options: Any
+    ) -> RemoteSession:
         """The session of this name, its text made `text`; made where there is none.
 
         Args:
+          options: special_tokens, add_special_tokens: how a new session encodes.
           exact: send the digest of all ids with every change, so that the service refuses a change of other ids than
             the client has; it costs both a hash of the ids (4 bytes a token).
         """
-        return RemoteSession(self, name, text, model, exact=exact)
+        return RemoteSession(self, name, text, model, exact, options)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -135,9 +138,11 @@ class RemoteSession:
       name, model: of the session.  text: as the service has it.
     """
 
-    def __init__(self, client: Client, name: str, text: str, model: str | None, *, exact: bool) -> None:
+    def __init__(
+        self, client: Client, name: str, text: str, model: str | None, exact: bool, options: dict[str, Any]
+    ) -> None:
         self.name, self.model, self.text = name, model, text
-        self._client, self._exact = client, exact
+        self._client, self._exact, self._options = client, exact, options
         self._path = f"/sessions/{urllib.parse.quote(name, safe='')}"
         self._ids = IdBuffer()
         self._insist(lambda: self._whole(text))
@@ -225,7 +230,7 @@ class RemoteSession:
 
     def _whole(self, text: str) -> Patch:
         """Sends the whole text and takes all ids."""
-        body = {"model": self.model, "text": text, "create": True, "return_ids": True}
+        body = {"model": self.model, "text": text, "create": True, "return_ids": True, **self._options}
         ids = _ids(self._client.request("POST", f"{self._path}/update", body, raw=True))
         removed = len(self._ids)
         self.text, self._ids = text, IdBuffer(ids)

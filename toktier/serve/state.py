@@ -46,7 +46,7 @@ class State:
           ClientDisconnect: the client went away.
         """
         work = asyncio.ensure_future(call)
-        gone = asyncio.ensure_future(request.receive())  # the body is read: all that can come is the end
+        gone = asyncio.ensure_future(_gone(request))
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -80,6 +80,12 @@ class State:
         """Finishes what runs and closes the tier."""
         await asyncio.to_thread(self.tier.close)
         self._threads.shutdown()
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has gone away; its body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def state(request: Request) -> State:
