@@ -87,6 +87,11 @@ def _result(ray: Any, job: Job, task: Task, done: Any) -> tuple[dict[str, Any], 
     except ray.exceptions.RayTaskError as e:
         if isinstance(e.cause, (ToktierError, OSError)):
             raise e.cause from None
+        if "No module named" in str(e):
+            raise CorpusError(
+                f"a Ray worker cannot import what it needs ({str(e.cause or e).splitlines()[0]}); install "
+                "this version of toktier[ray] on all nodes of the cluster"
+            ) from e
         raise
     except ray.exceptions.RayError as e:
         raise CorpusError(
