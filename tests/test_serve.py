@@ -530,6 +530,25 @@ def test_two_clients_on_one_session_lose_nothing(service, http, o200k, name):
     assert [w for w in words if w[0] == "b"] == [f"b{k:02d}" for k in range(20)]
 
 
+def test_many_appends_to_one_session_without_conditions(service, http, o200k, name):
+    http.post(f"/sessions/{name}/update", json={"text": ""})
+
+    def append(k):
+        with httpx.Client(base_url=service.url, timeout=60) as mine:
+            return [
+                mine.post(f"/sessions/{name}/append", json={"text": f"w{k}.{n} "}).json()["chars"] for n in range(5)
+            ]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        sizes = [chars for found in pool.map(append, range(8)) for chars in found]
+    shown = http.get(f"/sessions/{name}?ids=true").json()
+    text = o200k.decode(shown["tokens"])
+    assert sorted(text.split()) == sorted(f"w{k}.{n}" for k in range(8) for n in range(5))
+    assert len(set(sizes)) == 40
+    assert max(sizes) == shown["chars"] == len(text)
+    assert shown["tokens"] == o200k.encode(text).tolist()
+
+
 def test_a_long_text_does_not_hold_up_the_others(service, o200k):
     text = (TEXTS["english"] + TEXTS["hard"]) * 60
 

@@ -1,8 +1,10 @@
 """Parts of the service: what goes over the wire, who may ask, and how the tier's refusals reach a client."""
 
 import asyncio
+import contextlib
 import json
 import logging
+import sqlite3
 import subprocess
 import sys
 
@@ -196,6 +198,24 @@ def test_two_services_on_one_store_stay_exact(tmp_path):
             text += body["text"]
             good = answer if answer.status_code == 200 else again
             assert good.json()["tokens"] == one.encode(text).ids.tolist()
+
+
+def test_a_store_that_fails_is_503_and_the_session_as_it_was(tmp_path, caplog):
+    with Tier({"o200k": "o200k_base"}, path=tmp_path) as tier:
+        tier.update("x", "hello", create=True)
+        (file,) = tmp_path.glob("*.db")
+        for broken in (True, False):
+            with contextlib.closing(sqlite3.connect(file)) as db:
+                db.execute("ALTER TABLE chunk RENAME TO away" if broken else "ALTER TABLE away RENAME TO chunk")
+            (answer,) = asked(tier, ("/sessions/x/append", {"text": " canaryword", "expected_chars": 5}))
+            if broken:
+                found = answer.json()["error"]
+                assert (answer.status_code, found["type"]) == (503, "storage_failed")
+                assert found["request_id"] in caplog.text
+                assert str(tmp_path) not in answer.text
+            else:
+                assert answer.json()["chars"] == len("hello canaryword")
+    assert "canaryword" not in caplog.text
 
 
 def test_an_unforeseen_error_is_500_without_its_message(caplog):

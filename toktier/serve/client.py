@@ -19,7 +19,9 @@ from toktier.session import Patch
 from toktier.session.ids import IdBuffer
 
 _RAW = "application/octet-stream"
-_LATER = frozenset({"overloaded", "shutting_down", "timeout", "session_changed", "session_gone", "out_of_memory"})
+_LATER = frozenset(
+    {"overloaded", "shutting_down", "timeout", "session_changed", "session_gone", "out_of_memory", "storage_failed"}
+)
 _UNCERTAIN = frozenset({"out_of_memory", "internal"})  # the change may have been made before that
 _LOST = (ConnectionError, TimeoutError, http.client.HTTPException)
 

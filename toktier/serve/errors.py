@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from typing import Any
 
 from toktier.errors import (
@@ -25,6 +26,7 @@ class ApiError(Exception):
       status: of HTTP.  type: a word that programs compare.  message: for people; says the way out.
       argument: the field, parameter or header that is to blame, or None.
       details: further fields of the error object.  headers: of the response.
+      cause: what the service is to blame for; the log says where it was.
     """
 
     def __init__(
@@ -35,11 +37,12 @@ class ApiError(Exception):
         argument: str | None = None,
         *,
         headers: dict[str, str] | None = None,
+        cause: BaseException | None = None,
         **details: Any,
     ) -> None:
         super().__init__(type)  # no message: nothing of a request may reach a log by way of a traceback
         self.status, self.type, self.message, self.argument = status, type, message, argument
-        self.headers, self.details = headers or {}, details
+        self.headers, self.details, self.cause = headers or {}, details, cause
 
     def body(self, request_id: str) -> bytes:
         """The response body."""
@@ -47,6 +50,7 @@ class ApiError(Exception):
         return json.dumps({"error": {**error, **self.details, "request_id": request_id}}).encode()
 
 
+INTERNAL = "the service failed; its log has the request id"
 _RETRY = {"retry-after": "1"}
 _MESSAGES = {
     "unknown_session": "there is no session of this name: it was never made, was deleted, or its time is over; "
@@ -72,8 +76,12 @@ _OF_TOKTIER: tuple[tuple[type[ToktierError], int, str, dict[str, str]], ...] = (
 
 def of_toktier(error: ToktierError, argument: str | None = None) -> ApiError:
     """What a client is told of an error of the library; `argument` is to blame for a value that cannot be encoded."""
+    if isinstance(error, SessionError) and isinstance(error.__cause__, sqlite3.Error):
+        says = "the sessions cannot be read or written now: this one is as it was; the service's log has the request id"
+        return ApiError(503, "storage_failed", says, headers=_RETRY, cause=error.__cause__)
     for kind, status, type, headers in _OF_TOKTIER:
         if isinstance(error, kind):
-            message = _MESSAGES.get(type) or str(error)
-            return ApiError(status, type, message, argument if status == 400 else _ARGUMENTS.get(type), headers=headers)
-    return ApiError(500, "internal", "the service failed; its log has the request id", None)
+            blamed = argument if status == 400 else _ARGUMENTS.get(type)
+            cause = error if status == 500 else None
+            return ApiError(status, type, _MESSAGES.get(type) or str(error), blamed, headers=headers, cause=cause)
+    return ApiError(500, "internal", INTERNAL, cause=error)

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toktier.errors import ToktierError
 
 from . import auth
-from .errors import ApiError, of_toktier
+from .errors import INTERNAL, ApiError, of_toktier
 from .logs import where
 from .metrics import Metrics
 from .settings import Settings
@@ -105,9 +105,8 @@ class Gate:
             await exchange.fail(
                 ApiError(503, "out_of_memory", "the machine has no memory for this request now: send it later")
             )
-        except Exception as e:  # the last resort: the client learns that it failed, the log where
-            log.error("request id=%s failed: %s", noted.id, where(e))
-            await exchange.fail(ApiError(500, "internal", "the service failed; its log has the request id"))
+        except Exception as e:  # the last resort
+            await exchange.fail(ApiError(500, "internal", INTERNAL, cause=e))
 
     def _check(self, path: str, headers: dict[bytes, bytes], counted: bool) -> None:
         """Raises ApiError where a request may not pass."""
@@ -204,6 +203,8 @@ class _Exchange:
     async def fail(self, error: ApiError) -> None:
         """Answers with an error, if no answer has begun."""
         self.note.error = error.type
+        if error.cause is not None:
+            log.error("request id=%s failed: %s", self.note.id, where(error.cause))
         if self.note.status:  # an answer has begun: it stays unfinished, and the server closes the connection
             return
         body = error.body(self.note.id)
