@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from toktier.workload import Material
+
 STATELESS = ("reference", "host", "device", "tiktoken")
 TIERS = ("tier", "tier-whole")
 KINDS = (*STATELESS, *TIERS)
@@ -36,7 +38,7 @@ class Setup:
       workers: threads that tokenize.
       verify: share of the tier's answers that the shadow verifier checks.
       patient: wait before the verifier would drop a sample.
-      warm: sizes in bytes that the device engine is compiled for before the first request.
+      warm: characters of the texts that are encoded before the first request.
     """
 
     kind: str = "tier"
@@ -111,8 +113,9 @@ class Stateless(_Base):
             if twin is None:
                 raise ValueError(f"tiktoken is the reference of {self.setup.tokenizer}, or cannot have its pattern")
             return lambda text: twin.encode_to_numpy(text, allowed_special="all")
-        if kind == "device":
-            tok.warmup(list(self.setup.warm) or None)
+        material = Material(99)
+        for size in self.setup.warm:  # of the device engine: real texts compile all that texts of that size need
+            tok.encode(material.text(size), special_tokens="text", engine=kind)
         return lambda text: tok.encode(text, special_tokens="text", engine=kind)
 
     def handle(self, operation: str, number: int, session: str, text: str, came: float) -> None:

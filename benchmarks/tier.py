@@ -91,7 +91,7 @@ def mixture(args: argparse.Namespace, **options: Any) -> Mixture | Replay:
 def setups(args: argparse.Namespace) -> list[Setup]:
     """The front ends: those asked for, or all of which tiktoken is left out where it is the reference itself."""
     chosen = args.front_ends or [k for k in KINDS if k != "tiktoken" or args.tokenizer.endswith(".json")]
-    warm = tuple(int(args.most / 4**k) for k in range(6))
+    warm = tuple(int(args.most / 2**k) for k in range(8))
     found = []
     for kind in chosen:
         for share in (args.verify or [0.0, 0.05]) if kind in TIERS else [0.0]:
