@@ -75,11 +75,12 @@ class Desk:
             raise UnknownTokenizerError(f"tokenizer={name!r} is not in this tier: use one of {known}") from None
         if self._verifier is not None:
             found = self._verifier.quarantined
-            if name in found:
-                if not lane.quarantined:
+            if found or lane.quarantined:
+                wrong = not found.isdisjoint(self.names(lane))
+                if wrong and not lane.quarantined:
                     lane.quarantined = FOUND_WRONG
-            elif lane.quarantined is FOUND_WRONG and found.isdisjoint(self.names(lane)):
-                lane.quarantined = ""
+                elif not wrong and lane.quarantined is FOUND_WRONG:
+                    lane.quarantined = ""
         return name, lane, sessions
 
     def names(self, lane: Lane) -> list[str]:

@@ -391,6 +391,7 @@ class Tier:
         in_time = self._gate.wait(None if end is None else end - time.monotonic())
         self._launcher.close(finish=in_time)
         self._gate.wait()
+        self._workers.join()
         self._learner.close()
         for sessions in self._desk.sessions:
             sessions.close()

@@ -38,7 +38,6 @@ class Workers:
         self._threads: set[threading.Thread] = set()
         self._idle = self._away = self._unfinished = 0
         self._closed = False
-        self._abandoned = False
 
     def submit(self, call: Callable[[], Any], key: Hashable, left: Callable[[], None]) -> Future[Any]:
         """Have `call` done; a future that is cancelled before its turn never runs.
@@ -87,9 +86,24 @@ class Workers:
         """Take nothing more, and finish what was taken; after `timeout` seconds what was not begun is failed."""
         with self._changed:
             self._closed = True
-            if not self._finished.wait_for(lambda: not self._unfinished, timeout):
-                self._abandoned = True
+            if self._finished.wait_for(lambda: not self._unfinished, timeout):
+                self._wake_all()
+                return
+            late = [*self._ready, *(job for jobs in self._behind.values() for job in jobs)]
+            self._ready.clear()
+            for jobs in self._behind.values():
+                jobs.clear()
+        for job in late:
+            if job.future.set_running_or_notify_cancel():
+                job.future.set_exception(TierClosedError("the tier was closed before the request was served"))
+            job.left()
+        with self._changed:
+            self._unfinished -= len(late)
             self._wake_all()
+
+    def join(self) -> None:
+        """Wait for the threads to end, after `close`."""
+        with self._changed:
             threads = list(self._threads)
         for thread in threads:
             thread.join()
@@ -148,8 +162,6 @@ class Workers:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            if self._abandoned:
-                raise TierClosedError("the tier was closed before the request was served")
             result = job.call()
         except BaseException as e:
             future.set_exception(e)
