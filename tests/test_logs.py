@@ -7,6 +7,8 @@ import os
 
 import pytest
 from agent_logs import Claude, at, codex, codex_session, item, message, text, tool, usage, write
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from toktier import cli
 from toktier.errors import InputError, SourceNotFoundError
@@ -362,3 +364,61 @@ def test_usage_of_a_copied_call_goes_nowhere(tmp_path):
     write(tmp_path / "rollout-2.jsonl", [*old, usage(406, 999, 1)])
     logs = read_logs([tmp_path])
     assert [c.context_tokens for c in logs.calls] == [300, 312, 320]
+
+
+WORDS = [
+    *("user", "assistant", "attachment", "system", "text", "thinking", "tool_use", "tool_result", "image", "m1", "u1"),
+    *("session_meta", "response_item", "compacted", "event_msg", "message", "function_call", "function_call_output"),
+    *("reasoning", "token_count", "thread_rolled_back", "queued_command", "file", "", "compact_boundary", at(5)),
+]
+KEYS = [
+    *("type", "uuid", "parentUuid", "sessionId", "timestamp", "message", "content", "id", "role", "model", "usage"),
+    *(
+        "isSidechain",
+        "agentId",
+        "isMeta",
+        "isCompactSummary",
+        "attachment",
+        "prompt",
+        "text",
+        "thinking",
+        "input",
+        "name",
+    ),
+    *("tool_use_id", "payload", "call_id", "arguments", "output", "replacement_history", "info", "last_token_usage"),
+    *(
+        "input_tokens",
+        "num_turns",
+        "action",
+        "instructions",
+        "base_instructions",
+        "record_type",
+        "requestId",
+        "subtype",
+    ),
+]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats() | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6),
+    max_leaves=12,
+)
+RECORDS = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=9)
+
+
+@given(st.lists(RECORDS, max_size=6), st.lists(RECORDS, max_size=3))
+@settings(
+    max_examples=(settings.default.max_examples + 1) // 2,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_no_record_of_whatever_shape_stops_the_reading(tmp_path, before, after):
+    """Put into good logs of both programs: they are read to the end, and contexts add up."""
+    write(tmp_path / "a.jsonl", [*before[:3], *session().records, *before[3:]])
+    write(tmp_path / "rollout-b.jsonl", [*codex_session()[:3], *after, *codex_session()[3:]])
+    logs = read_logs([tmp_path])
+    assert logs.counts["lines"] == len(before) + len(after) + len(session().records) + len(codex_session())
+    for call in logs.calls:
+        assert call.append_chars >= 0
+        assert call.context_chars == call.keep_chars + call.append_chars
+        assert 0 <= call.gen_chars <= call.append_chars
+    assert sum(c.source == "codex" for c in logs.calls) >= 1
+    savings(logs.calls)
