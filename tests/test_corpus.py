@@ -186,6 +186,22 @@ def test_digest_and_files_follow_from_inputs_and_options_alone(tok, tmp_path):
     assert run(tok, changed, tmp_path / "4", shard_bytes=3000)["digest"] != first["digest"]
 
 
+def test_row_groups_follow_from_the_documents_alone(tok, tmp_path, monkeypatch):
+    from toktier.corpus import encode, shards
+
+    source = jsonl(tmp_path / "a.jsonl", [{"text": t} for t in TEXTS])
+    monkeypatch.setattr(shards, "ROW_GROUP", 300)
+    digests = set()
+    for group in (100, 1000, 1 << 20):
+        monkeypatch.setattr(encode, "GROUP", group)
+        made = run(tok, source, tmp_path / str(group))
+        file = pq.ParquetFile(tmp_path / str(group) / "shard-00000.parquet")
+        assert file.metadata.num_row_groups > 2
+        assert [r["tokens"] for r in rows(tmp_path / str(group))] == ids(tok, TEXTS)
+        digests.add(json.dumps([made["digest"], made["shards"], made["flat"]]))
+    assert len(digests) == 1
+
+
 def test_a_long_document_is_encoded_in_chunks_and_is_the_same(tok, tmp_path, monkeypatch):
     from toktier.corpus import encode
 

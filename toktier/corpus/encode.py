@@ -15,7 +15,9 @@ from toktier.errors import InputError
 if TYPE_CHECKING:
     from toktier.tokenizer import Tokenizer
 
-GROUP = 4 << 20  # characters that are encoded at a time
+# Characters that are encoded at a time: what fits a processor's caches, or fills a device.
+GROUPS = {"device": 8 << 20}
+GROUP = 1 << 20
 LONG = 16 << 20  # characters from which a document is encoded in chunks, which bounds the memory beside its ids
 
 Encode = Callable[[list[str]], Batch]
@@ -125,13 +127,14 @@ def _framed(
     return ids, lengths
 
 
-def groups(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    """Documents together up to GROUP characters; a long one by itself."""
+def groups(documents: Iterator[Document], engine: str) -> Iterator[list[Document]]:
+    """Documents together up to the characters that suit the engine; a long one by itself."""
+    most = GROUPS.get(engine, GROUP)
     waiting: list[Document] = []
     size = 0
     for document in documents:
         length = len(document.text or "")
-        if waiting and size + length > GROUP:
+        if waiting and size + length > most:
             yield waiting
             waiting, size = [], 0
         waiting.append(document)

@@ -26,6 +26,7 @@ from toktier.errors import InputError
 from toktier.extras import need
 
 PARTS = (".parquet", ".tokens", ".lengths")
+ROW_GROUP = 1 << 20  # ids from which a row group is written
 
 
 def stem(number: int) -> str:
@@ -53,6 +54,7 @@ class ShardWriter:
         self.problems: list[dict[str, Any]] = []
         self._files: dict[str, Pending] = {}
         self._parquet: Any = None
+        self._waiting = Rows([], np.zeros(0, "<i4"), np.zeros(0, "<i8"))  # for the next row group
         try:
             if options["write"] != "parquet":
                 self._pending(".tokens")
@@ -106,6 +108,7 @@ class ShardWriter:
         places, length_hash, id_hash = self._hashes
         for d in found.documents:
             self._documents[d.source] = self._documents.get(d.source, 0) + 1
+            d.text = ""  # it is encoded, and may go
             places.update(json.dumps([self._inputs[d.source].path, d.position, d.id]).encode())
         length_hash.update(lengths.data)
         id_hash.update(ids.data)
@@ -114,21 +117,34 @@ class ShardWriter:
             self._files[".tokens"].file.write(np.ascontiguousarray(ids, self._dtype).data)
             self._files[".lengths"].file.write(lengths.data)
         if self._parquet is not None:
-            self._parquet.write_table(self._table(found, ids, lengths))
+            kept = self._waiting
+            joined = (kept.documents + found.documents, _joined(kept.ids, ids), _joined(kept.lengths, lengths))
+            self._waiting = self._row_groups(Rows(*joined))
 
-    def _table(self, found: Rows, ids: np.ndarray, lengths: np.ndarray) -> Any:
+    def _row_groups(self, found: Rows) -> Rows:
+        """Writes row groups that have ROW_GROUP ids; returns what is left.  They follow from the documents alone."""
+        ends = np.cumsum(found.lengths)
+        first = begin = 0
+        while len(ends) and ends[-1] - begin >= ROW_GROUP:
+            stop = int(np.searchsorted(ends, begin + ROW_GROUP)) + 1
+            some = Rows(found.documents[first:stop], found.ids[begin : ends[stop - 1]], found.lengths[first:stop])
+            self._parquet.write_table(self._table(*some))
+            first, begin = stop, int(ends[stop - 1])
+        return Rows(found.documents[first:], found.ids[begin:], found.lengths[first:])
+
+    def _table(self, documents: list[Document], ids: np.ndarray, lengths: np.ndarray) -> Any:
         arrow, schema = self._arrow, self._schema()
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         if offsets[-1] >= 1 << 31:
-            first = found.documents[0]
+            first = documents[0]
             raise InputError(
                 f"{self._inputs[first.source].path}: the document at {first.position} has {offsets[-1]} ids, more than "
                 "a Parquet list holds; --write flat can take it"
             )
-        n = len(found.documents)
+        n = len(documents)
         columns = {
-            "source": self._strings([self._inputs[d.source].path for d in found.documents]),
-            "position": self._numbers(np.array([d.position for d in found.documents], "<i8"), arrow.int64()),
+            "source": self._strings([self._inputs[d.source].path for d in documents]),
+            "position": self._numbers(np.array([d.position for d in documents], "<i8"), arrow.int64()),
             "tokens": arrow.ListArray.from_buffers(
                 schema.field("tokens").type,
                 n,
@@ -137,7 +153,7 @@ class ShardWriter:
             ),
         }
         if self._with_ids:
-            columns["id"] = self._strings([d.id for d in found.documents])
+            columns["id"] = self._strings([d.id for d in documents])
         return arrow.table([columns[name] for name in schema.names], schema=schema)
 
     # from buffers, since pyarrow.array imports pandas where that is installed, which takes longer than small runs
@@ -155,6 +171,8 @@ class ShardWriter:
         """Makes the shard complete, and returns its record."""
         with disk(self._folder / stem(self.number)):
             if self._parquet is not None:
+                if self._waiting.documents:
+                    self._parquet.write_table(self._table(*self._waiting))
                 self._parquet.close()
                 self._parquet = None
         files = {suffix[1:]: pending.commit() for suffix, pending in self._files.items()}
@@ -181,6 +199,10 @@ class ShardWriter:
             self._parquet = None
         for pending in self._files.values():
             pending.drop()
+
+
+def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.concatenate([a, b]) if len(a) else b
 
 
 def finished(folder: Path, number: int, write: str) -> dict[str, Any] | None:

@@ -64,7 +64,7 @@ def do(job: Job, number: int, segments: tuple[Segment, ...], encode: Encode, pro
     told = 0
     try:
         for segment in segments:
-            for group in groups(documents.read(job.inputs[segment.input], segment, job.settings)):
+            for group in groups(documents.read(job.inputs[segment.input], segment, job.settings), job.settings.engine):
                 found = rows(group, encode, job.options)
                 _judge(job, writer, group)
                 kept = [d for d in group if d.text is not None]
