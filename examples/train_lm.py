@@ -4,9 +4,9 @@
 
 On the CPU of a laptop this takes about a minute:
 
-1. **Tokenizer.**  cl100k_base has 100,277 ids, and the output layer and softmax over them would be 98% of this small
-   model's work.  So a vocabulary of 2,048 is trained on the text itself with `tokenizers`, as one would for a small
-   model; toktier loads it like any other.
+1. **Tokenizer.**  cl100k_base has 100,277 ids, and the output layer and softmax over them would be more than nine tenths
+   of this small model's work.  So a vocabulary of 2,048 is trained on the text itself with `tokenizers`, as one would
+   for a small model; toktier loads it like any other.
 2. **Data.**  Grain shuffles the documents, toktier tokenizes them in batches and packs them to rows.
 3. **Model.**  A transformer in Flax NNX that sees neither other documents in its row nor padding.
 4. **Checkpoint.**  Halfway, orbax saves weights, optimizer and the place in the data.  At the end everything is built
