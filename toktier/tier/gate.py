@@ -46,6 +46,12 @@ class Gate:
             if self._shut and not self.inside:
                 self._changed.notify_all()
 
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
     def shut(self) -> bool:
         """Let no more in; whether it was open."""
         with self._changed:

@@ -102,7 +102,7 @@ class Launcher:
             self._changed.notify_all()
         work.withdraw = lambda: self._withdraw(item)
         try:
-            with contextlib.nullcontext() if work.workers is None else work.workers.blocking():
+            with contextlib.nullcontext() if work.workers is None else work.workers.blocking(work.long):
                 if not item.done.wait(work.left()):
                     raise late()
         except BaseException:

@@ -106,6 +106,10 @@ class Sessions:
             if found is not None or bool(self._lane.quarantined) == quarantined:
                 return found
 
+    def holds(self, id: str) -> bool:
+        """Is a session of this name in memory?  Waits for nothing."""
+        return any(id in store._entries for store in self.stores)
+
     def delete(self, id: str) -> bool:
         """Forget a session; says whether there was one."""
         self._key(id, None, None, False)  # opens the store in which it lies on disk

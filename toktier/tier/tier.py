@@ -30,6 +30,7 @@ from .workers import Workers
 if TYPE_CHECKING:
     from .verifier import Verifier
 
+_LONG = 1 << 15  # characters of a text to tokenize from which on a job of the pool is a long one
 Call = Callable[[Work], Answer]
 
 
@@ -227,7 +228,8 @@ class Tier:
     ) -> Answer:
         """As `encode`; cancelled, it does nothing if it was not begun, and else is finished unseen."""
         options = special_tokens, add_special_tokens
-        return await self._awaited(self._encoding(text, session, tokenizer, options), timeout, tokenizer, session)
+        call = self._encoding(text, session, tokenizer, options)
+        return await self._awaited(call, timeout, tokenizer, session, text)
 
     async def append_async(
         self,
@@ -244,7 +246,7 @@ class Tier:
         """As `append`, and `encode_async`; changes of one session are made in the order of the calls."""
         options = special_tokens, add_special_tokens
         call = self._appending(session, text, tokenizer, create, options, check)
-        return await self._awaited(call, timeout, tokenizer, session)
+        return await self._awaited(call, timeout, tokenizer, session, text, added=True)
 
     async def edit_async(
         self,
@@ -258,9 +260,8 @@ class Tier:
         check: Check | None = None,
     ) -> Answer:
         """As `edit`, and `append_async`."""
-        return await self._awaited(
-            self._editing(session, start, stop, text, tokenizer, check), timeout, tokenizer, session
-        )
+        call = self._editing(session, start, stop, text, tokenizer, check)
+        return await self._awaited(call, timeout, tokenizer, session, text, added=True)
 
     async def update_async(
         self,
@@ -277,15 +278,12 @@ class Tier:
         """As `update`, and `append_async`."""
         options = special_tokens, add_special_tokens
         call = self._updating(session, text, tokenizer, create, options, check)
-        return await self._awaited(call, timeout, tokenizer, session)
+        return await self._awaited(call, timeout, tokenizer, session, text)
 
     def delete(self, session: str, tokenizer: str | None = None) -> bool:
         """Forgets a session, in memory and on disk; says whether there was one."""
-        self._gate.enter()
-        try:
+        with self._gate:
             return self._desk.delete(session, tokenizer)
-        finally:
-            self._gate.leave()
 
     def session_ids(self, session: str, tokenizer: str | None = None) -> np.ndarray:
         """int32[n], read-only: the ids of a session; they stay as they are when it changes.
@@ -293,19 +291,13 @@ class Tier:
         Raises:
           UnknownSessionError: there is none of this name.
         """
-        self._gate.enter()
-        try:
+        with self._gate:
             return self._desk.session_state(session, tokenizer)[1]
-        finally:
-            self._gate.leave()
 
     def session_state(self, session: str, tokenizer: str | None = None) -> tuple[int, np.ndarray]:
         """Characters of a session's text, and its ids as `session_ids` gives them, of the same moment."""
-        self._gate.enter()
-        try:
+        with self._gate:
             return self._desk.session_state(session, tokenizer)
-        finally:
-            self._gate.leave()
 
     # -- the tier itself -------------------------------------------------------------------------------------------
 
@@ -444,11 +436,8 @@ class Tier:
     def _served(self, call: Call, timeout: float | None) -> Answer:
         """In the thread of the caller."""
         work = Work(arguments.seconds(timeout))
-        self._gate.enter()
-        try:
+        with self._gate:
             return self._answer(call, work)
-        finally:
-            self._gate.leave()
 
     def _answer(self, call: Call, work: Work) -> Answer:
         current.work = work
@@ -460,11 +449,23 @@ class Tier:
         finally:
             current.work = None
 
-    async def _awaited(self, call: Call, timeout: float | None, tokenizer: str | None, session: str | None) -> Answer:
-        """In a thread of the pool; what belongs to one session keeps its order."""
-        work = Work(arguments.seconds(timeout), self._workers)
-        lane = self._desk.find(tokenizer)[1]
+    async def _awaited(
+        self,
+        call: Call,
+        timeout: float | None,
+        tokenizer: str | None,
+        session: str | None,
+        text: str,
+        added: bool = False,
+    ) -> Answer:
+        """In a thread of the pool; what belongs to one session keeps its order.
+
+        `text`: what is `added` to the session, or all of it.
+        """
+        _, lane, sessions = self._desk.find(tokenizer)
         key = None if session is None else (id(lane), check_session(session))
+        long = len(_checked(text)) >= _LONG and (added or session is None or not sessions.holds(session))
+        work = Work(arguments.seconds(timeout), self._workers, long)
 
         def job() -> Answer:
             work.queued = work.seconds()
@@ -472,7 +473,7 @@ class Tier:
 
         self._gate.enter()
         try:
-            future: Future[Answer] = self._workers.submit(job, key, self._gate.leave)
+            future: Future[Answer] = self._workers.submit(job, key, self._gate.leave, long)
         except BaseException:
             self._gate.leave()
             raise

@@ -22,6 +22,7 @@ class Work:
       path, reason: of the answer, once something was tokenized.  scanned: bytes tokenized so far.
       batch: requests in its launch.  queued: seconds waited.
       workers: the pool whose thread runs it, or None where it is the caller's own.
+      long: whether that pool took it for a long one.
       withdraw: takes it out of the queue in which it waits, where it waits in one.
     """
 
@@ -30,6 +31,7 @@ class Work:
         "began",
         "cancelled",
         "deadline",
+        "long",
         "path",
         "queued",
         "reason",
@@ -38,14 +40,14 @@ class Work:
         "workers",
     )
 
-    def __init__(self, timeout: float | None = None, workers: Workers | None = None) -> None:
+    def __init__(self, timeout: float | None = None, workers: Workers | None = None, long: bool = False) -> None:
         self.began = time.perf_counter()
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.path = self.reason = ""
         self.scanned = 0
         self.batch = 1
         self.queued = 0.0
-        self.workers = workers
+        self.workers, self.long = workers, long
         self.cancelled = False
         self.withdraw: Callable[[], None] | None = None
 
