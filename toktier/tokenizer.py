@@ -13,6 +13,7 @@ from toktier.added import NO_LITERALS, Mode
 from toktier.batch import Batch, stacked_offsets
 from toktier.core import Core, shared
 from toktier.decode import StreamDecoder
+from toktier.decode_batch import BatchDecoder
 from toktier.encoded import Encoded
 from toktier.errors import EngineError, InputError, InputTypeError
 from toktier.explain import Explanation, explain
@@ -292,6 +293,10 @@ class Tokenizer:
     def decoder(self, *, skip_special_tokens: bool = False) -> StreamDecoder:
         """A decoder for ids that come one by one; it never splits a character."""
         return StreamDecoder(self._core.decoder, skip_special_tokens)
+
+    def batch_decoder(self, rows: int, *, skip_special_tokens: bool = False) -> BatchDecoder:
+        """A decoder for `rows` sequences whose ids come one a step each; it never splits a character."""
+        return BatchDecoder(self._core.decoder, rows, skip_special_tokens)
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
