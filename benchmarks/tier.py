@@ -18,6 +18,7 @@ import argparse
 import itertools
 import json
 import math
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -25,8 +26,9 @@ from typing import Any
 
 from _common import machine, print_table, seconds
 from _frontend import BATCH, KINDS, TIERS, FrontEnd, Setup
-from _load import CLASSES, Driver, Mixture, Outcome, Replay, due_times, quantiles, summary, take
+from _load import CLASSES, SHARE, Driver, Mixture, Outcome, Replay, due_times, quantiles, summary, take
 from _soak import soak
+from tqdm import tqdm
 
 from toktier.workload import read_traces
 
@@ -106,22 +108,28 @@ def compare(args: argparse.Namespace, result: dict[str, Any]) -> int:
     """Each front end alone and under load."""
     result |= {"alone": [], "runs": [], "sustained": []}
     lost = 0
-    for setup in setups(args):
-        with FrontEnd(setup) as front:
-            source, driver = mixture(args), Driver(front)
-            alone = measured_alone(driver, source, args)
-            result["alone"].append(alone)
-            if args.rate:
-                runs = [at_rate(driver, source, args.rate, args)]
-            else:
-                runs = []
-                for target in args.targets:
-                    found, tried = sustained(driver, source, alone, target, args)
-                    runs += tried
-                    result["sustained"].append({"front_end": setup.label, "target": target, **found})
-            result["runs"] += runs
-            lost += sum(run["lost"] + run["failed"] for run in [alone, *runs])
-            show(setup, alone, runs, result["sustained"])
+    chosen = setups(args)
+    with tqdm(total=len(chosen) * (1 + len(args.targets)), disable=None, leave=False) as bar:
+        for setup in chosen:
+            bar.set_description(setup.label)
+            with FrontEnd(setup) as front:
+                source, driver = mixture(args), Driver(front)
+                alone = measured_alone(driver, source, args)
+                result["alone"].append(alone)
+                bar.update()
+                if args.rate:
+                    runs = [at_rate(driver, source, args.rate, args)]
+                    bar.update(len(args.targets))
+                else:
+                    runs = []
+                    for target in args.targets:
+                        found, tried = sustained(driver, source, alone, target, args)
+                        runs += tried
+                        result["sustained"].append({"front_end": setup.label, "target": target, **found})
+                        bar.update()
+                result["runs"] += runs
+                lost += sum(run["lost"] + run["failed"] for run in [alone, *runs])
+                tqdm.write(line(setup, alone, runs, result["sustained"]))
     print("\n## Alone: one request at a time, from due to answered\n")
     print_table(*latencies(result["alone"]))
     print(f"\n## Under load ({args.arrival})\n")
@@ -184,8 +192,9 @@ def sustained(
     floor = alone["latency"]["continuation"]["p50"]
     if floor > target:
         return {"rate": 0.0, "floor": floor, "tried": []}, []
-    work = [row[0] for rows in alone["services"].values() for row in rows]
-    high = 1.5 * args.workers / max(sum(work) / len(work), 1e-5)
+    once, whole = ([row[0] for row in alone["services"][kind]] or [0.0] for kind in CLASSES)
+    work = (1 - SHARE) * statistics.fmean(once) + SHARE * statistics.fmean(whole)
+    high = 1.5 * args.workers / max(work, 1e-5)
     low, best, tried = high / 64, 0.0, []
     for _ in range(args.steps):
         rate = math.sqrt(low * high)
@@ -210,8 +219,6 @@ def replay(args: argparse.Namespace, result: dict[str, Any]) -> int:
     kind = next((k for k in args.front_ends or ["tier"] if k in TIERS), "tier")
     setup = Setup(kind, args.tokenizer, args.workers, share, patient=True)
     begin = time.perf_counter()
-    from tqdm import tqdm
-
     outcomes: list[Outcome] = []
     with FrontEnd(setup) as front, tqdm(total=len(source), unit=" calls", disable=None, leave=False) as bar:
         driver, requests = Driver(front), iter(source)
@@ -319,11 +326,11 @@ def latencies(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     return header, table
 
 
-def show(setup: Setup, alone: dict[str, Any], runs: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
-    """A line while it runs."""
+def line(setup: Setup, alone: dict[str, Any], runs: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
+    """What is said of a front end while the next is measured."""
     rates = [f"{s['rate']:.3g}/s within {seconds(s['target'])}" for s in found if s["front_end"] == setup.label]
     latency = alone["latency"]["continuation"]
-    print(f"{setup.label}: {seconds(latency['p50'])} alone, {len(runs)} runs, {', '.join(rates)}", flush=True)
+    return f"{setup.label}: {seconds(latency['p50'])} alone, {len(runs)} runs, {', '.join(rates)}"
 
 
 if __name__ == "__main__":
