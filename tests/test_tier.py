@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import doctest
+import importlib
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import families
 import numpy as np
@@ -34,6 +37,18 @@ def test_importing_it_loads_neither_jax_nor_the_references():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"jax", "tokenizers", "tiktoken", "numpy"} & set(loaded)
     assert set(package.__all__) <= set(dir(package))
+
+
+@pytest.mark.parametrize("name", ["tier.tier", "testing.device_faults"])
+def test_examples_are_what_happens(name):
+    result = doctest.testmod(importlib.import_module(f"toktier.{name}"))
+    assert (result.failed, result.attempted > 0) == (0, True)
+
+
+def test_the_guide_s_example_is_what_happens():
+    guide = Path(__file__).resolve().parents[1] / "docs" / "tier.md"
+    result = doctest.testfile(str(guide), module_relative=False, encoding="utf-8")
+    assert (result.failed, result.attempted > 5) == (0, True)
 
 
 def test_each_path_and_why(tier):
