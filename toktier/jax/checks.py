@@ -5,6 +5,7 @@ Every function gets the flat bytes of all rows with at least one boundary (0xFF)
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -31,6 +32,7 @@ class Kinds(NamedTuple):
     kind: Table
 
 
+@functools.cache
 def kinds(wanted: bool) -> Kinds:
     """The table (NumPy), all zeros where NFC is not wanted."""
     table = nfc.tables().kind if wanted else np.zeros(0x110000, np.uint8)

@@ -105,7 +105,7 @@ def encode_bytes(
         lengths = jnp.broadcast_to(lengths, data.shape[:-1])
     if lengths.shape != data.shape[:-1]:
         raise InputError(f"lengths has shape {lengths.shape}, and data {data.shape}; give one length a row")
-    if getattr(jax.typeof(data), "vma", None):
+    if _checks_varying(data):
         raise InputError("encode_bytes inside jax.shard_map needs shard_map(..., check_vma=False)")
     if tables.needs_plan and spans is None:
         raise EngineError(
@@ -123,6 +123,13 @@ def encode_bytes(
     else:
         found = _batchable(min(room, most), platform or jax.default_backend())(tables, rows, many, spans)
     return found if data.ndim == 2 else jax.tree.map(lambda x: x[0], found)
+
+
+def _checks_varying(data: Array) -> bool:
+    """Whether this is inside a shard_map that checks which values vary: the program's loops start from constants."""
+    kind = jax.typeof(data)
+    kind = getattr(kind, "manual_axis_type", kind)  # JAX 0.10 has `varying` there, earlier ones `vma` on the type
+    return bool(getattr(kind, "varying", None) or getattr(kind, "vma", None))
 
 
 def _nothing(rows: Array, lengths: Array, room: int) -> Tokens:
@@ -143,20 +150,13 @@ def _batchable(room: int, platform: str) -> Any:
 
     @run.def_vmap
     def more_rows(size: int, batched: Any, tables: Tables, data: Array, lengths: Array, spans: Spans | None) -> Any:
-        arguments = (tables, data, lengths, spans)
-        out = jax.tree.map(lambda _: True, Tokens(*range(6)))
-        if any(jax.tree.leaves(batched[0])):  # several tokenizers: one after the other
-
-            def one(k):
-                pick = jax.tree.map(lambda x, b: x[k] if b else x, arguments, tuple(batched))
-                return run(*pick)
-
-            return jax.lax.map(one, jnp.arange(size)), out
+        if any(jax.tree.leaves(batched[0])):
+            raise InputError("vmap over tables: a launch is of one tokenizer; call encode_bytes for each")
 
         def whole(x, is_batched):
             return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
 
-        data, lengths, spans = jax.tree.map(whole, arguments[1:], tuple(batched[1:]))
+        data, lengths, spans = jax.tree.map(whole, (data, lengths, spans), tuple(batched[1:]))
         rows = data.shape[1]
         if spans is not None:
             shift = rows * jnp.arange(size, dtype=jnp.int32)[:, None]
@@ -166,7 +166,7 @@ def _batchable(room: int, platform: str) -> Any:
             flat = [row, *(x.reshape(-1) for x in spans[1:])]
             spans = Spans(*(x[order] for x in flat))
         found = run(tables, data.reshape(-1, data.shape[2]), lengths.reshape(-1), spans)
-        return jax.tree.map(lambda x: x.reshape(size, rows, *x.shape[1:]), found), out
+        return jax.tree.map(lambda x: x.reshape(size, rows, *x.shape[1:]), found), jax.tree.map(lambda _: True, found)
 
     return run
 
@@ -183,7 +183,7 @@ def _encode(tables: Tables, data: Array, lengths: Array, spans: Spans | None, ro
     found, wrong = _laid_out(data, lengths, spans, lead, launch.capacity(size, platform))
     found, bits = launch.prepare(tables, found, spans is not None)
     reason, good = _judged(bits, wrong, data.shape[1], lead)
-    tokens = launch.tokenize(tables, found, good, platform)
+    tokens = launch.tokenize(tables.program, found, good, platform)
     return _by_row(tables.program.bpe.length, tokens, found.stop, reason, room, data.shape[1], lead)
 
 
@@ -197,17 +197,19 @@ def _laid_out(
     data: Array, lengths: Array, spans: Spans | None, lead: int, capacity: int
 ) -> tuple[literals.Found, Array]:
     """The rows one behind the other, and the reasons (bits, uint16[B]) that have to do with their layout."""
-    length = data.shape[1]
+    b, length = data.shape
     there = jnp.arange(length) < lengths[:, None]
     rows = jnp.pad(jnp.where(there, data, BOUNDARY), ((0, 0), (lead, 1)), constant_values=BOUNDARY).reshape(-1)
     flat = jnp.pad(rows, (0, capacity - rows.shape[0]), constant_values=BOUNDARY)
     zeros = jnp.zeros(capacity, jnp.int32)
     found = literals.Found(flat, zeros, zeros, jnp.zeros(capacity, jnp.uint8))
     wrong = _bit((lengths < 0) | (lengths > length), Reason.LENGTH)
+    foreign = there & (data == BOUNDARY)  # it would pass as a boundary
     if spans is not None:
-        found, misplaced = _placed(found, spans, lengths, _width(length, lead), lead)
+        found, misplaced, covered = _placed(found, spans, lengths, _width(length, lead), lead)
         wrong |= _bit(misplaced, Reason.SPAN)
-    return found, wrong
+        foreign &= ~covered[: rows.shape[0]].reshape(b, -1)[:, lead:-1]
+    return found, wrong | _bit(foreign.any(1), Reason.UTF8)
 
 
 @functools.partial(jax.jit, static_argnames=("length", "lead"))
@@ -243,8 +245,10 @@ def _bit(flags: Array, reason: Reason) -> Array:
     return jnp.where(flags, jnp.uint16(1 << reason), jnp.uint16(0))
 
 
-def _placed(found: literals.Found, spans: Spans, lengths: Array, width: int, lead: int) -> tuple[literals.Found, Array]:
-    """The spans entered as literals, and the rows with spans that cannot be: bool[B]."""
+def _placed(
+    found: literals.Found, spans: Spans, lengths: Array, width: int, lead: int
+) -> tuple[literals.Found, Array, Array]:
+    """The spans entered as literals, the rows with spans that cannot be, bool[B], and the bytes they cover, bool[N]."""
     n, b = found.data.shape[0], lengths.shape[0]
     row, start, stop, token = (jnp.asarray(x).astype(jnp.int32) for x in spans)
     used = row >= 0
@@ -267,6 +271,7 @@ def _placed(found: literals.Found, spans: Spans, lengths: Array, width: int, lea
             stop=found.stop.at[at].set(behind, mode="drop"),
         ),
         misplaced,
+        covered,
     )
 
 

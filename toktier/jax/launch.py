@@ -83,7 +83,7 @@ def prepare(tables: Tables, found: literals.Found, planned: bool) -> tuple[liter
 
 
 @functools.partial(jax.jit, static_argnames="platform")
-def tokenize(tables: Tables, found: literals.Found, good: Array, platform: str) -> Array:
+def tokenize(tables: program.DeviceTables, found: literals.Found, good: Array, platform: str) -> Array:
     """int32[N]: id + 1 at the first byte of every token, 0 elsewhere.
 
     Args:
@@ -92,7 +92,7 @@ def tokenize(tables: Tables, found: literals.Found, good: Array, platform: str) 
     _traces.add()
     n = found.data.shape[0]
     data = jnp.where(good, found.data, jnp.uint8(BOUNDARY))
-    tokens = program.tokens_at(tables.program, data, tiles_for(n, "cpu" if platform == "cpu" else "gpu"))
+    tokens = program.tokens_at(tables, data, tiles_for(n, "cpu" if platform == "cpu" else "gpu"))
     return jnp.where(good & (found.token > 0), found.token, tokens)
 
 
