@@ -212,6 +212,21 @@ def test_a_long_document_is_encoded_in_chunks_and_is_the_same(tok, tmp_path, mon
     assert corpus.open(tmp_path / "out")[0].tolist() == tok.encode(text).tolist()
 
 
+def test_a_tokenizer_of_the_reference_says_so(capfd, tmp_path):
+    config = json.loads(families.tokenizer_json("gpt2"))
+    config["model"]["byte_fallback"] = True
+    config["pre_tokenizer"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "a.txt").write_text("some text")
+    args = ["corpus", str(tmp_path / "a.txt"), "-o", str(tmp_path / "out"), "-t", str(tmp_path / "tokenizer.json")]
+    assert cli.run([*args, "--processes", "1"]) == 0
+    assert "encoded by the reference: " in capfd.readouterr().out
+    tok = toktier.load(str(tmp_path / "tokenizer.json"))
+    assert corpus.open(tmp_path / "out")[0].tolist() == tok.encode("some text").tolist()
+    assert cli.run([*args, "--engine", "host", "--restart"]) == 1
+    assert "engine='host' cannot run" in capfd.readouterr().err
+
+
 # -- options -------------------------------------------------------------------------------------------------------
 
 
@@ -324,9 +339,10 @@ def test_surrogates_are_the_references_business(tok, llama, tmp_path):
     assert corpus.open(tmp_path / "replace")[0].tolist() == llama.encode("a \ufffd b").tolist()
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 def test_a_truncated_file_keeps_what_is_whole_and_says_so(tok, tmp_path, suffix):
-    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[suffix]
+    by_suffix = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    pack = by_suffix.get(suffix, lambda b: pa.compress(b, "zstd", asbytes=True))
     rng = np.random.default_rng(0)
     lines = [json.dumps({"text": str(rng.integers(1 << 60))}) + "\n" for _ in range(3000)]
     source = tmp_path / f"a.jsonl{suffix}"
@@ -463,6 +479,14 @@ def test_the_reader_says_what_is_wrong(tok, tmp_path):
     tokens.write_bytes(whole[:-4])
     with pytest.raises(CorpusError, match=r"tokens.bin: has 4 bytes, the manifest says 8"):
         corpus.open(tmp_path / "out")
+
+
+def test_grain_takes_a_corpus_as_its_source(tok, tmp_path):
+    grain = pytest.importorskip("grain")
+    source = jsonl(tmp_path / "a.jsonl", [{"text": t} for t in TEXTS])
+    run(tok, source, tmp_path / "out")
+    shuffled = grain.MapDataset.source(corpus.open(tmp_path / "out")).shuffle(seed=1)
+    assert sorted(d.tolist() for d in shuffled) == sorted(ids(tok, TEXTS))
 
 
 FULL = """

@@ -19,7 +19,7 @@ class Corpus:
     """A finished corpus; made by `toktier.corpus.open`.  Picklable, and safe from any thread.
 
     `len(corpus)` documents; `corpus[i]` is the ids of one, a view of the file.  It serves as a data source for
-    Grain and PyTorch as it stands.
+    Grain as it stands.
 
     Attributes:
       path: the folder.

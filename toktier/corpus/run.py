@@ -184,7 +184,9 @@ def _work(
 ) -> Generator[dict[str, Any], None, None]:
     """The records of units as they are done, in any order; says in `ran` by whom."""
     settings = job.settings
-    ran |= {"engine": settings.engine, "tokenizer_runs_on": job.tokenizer.core.reason or "toktier's engines"}
+    ran["engine"] = settings.engine
+    if job.tokenizer.core.reason:
+        ran["reference_because"] = job.tokenizer.core.reason
     if settings.engine == "ray":
         from toktier.corpus import ray_engine
 

@@ -136,6 +136,8 @@ def readable(manifest: dict[str, Any], out: str) -> str:
     ]
     if "flat" in manifest:
         lines.append(f"  flat    {manifest['flat']['tokens']['file']}, {manifest['flat']['dtype']}")
+    if "reference_because" in ran:
+        lines.append(f"  encoded by the reference: {ran['reference_because']}")
     if ran["shards_found"]:
         lines.append(f"  {ran['shards_found']} shards were there already")
     if manifest["skipped"] or manifest["replaced"]:
