@@ -325,7 +325,14 @@ def test_names_need_the_key(home):
 def test_command_prints_a_report(home, capfd):
     assert cli.run(["logs", str(home)]) == 0
     out = capfd.readouterr().out
-    for part in ("1 of Claude Code", "1 of Codex CLI", "1 others (not read)", "6 calls", "1 hour", "stateless"):
+    for part in (
+        "1 file of Claude Code",
+        "1 file of Codex CLI",
+        "1 file of another kind",
+        "6 calls",
+        "1 hour",
+        "stateless",
+    ):
         assert part in out
     for secret in ("somebody", "secret", "qqq", "5e55", "0199"):
         assert secret not in out

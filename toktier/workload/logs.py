@@ -104,7 +104,9 @@ def read_logs(
     for done, (_, _, file, kind) in enumerate(heads):
         logs.files[kind] += 1
         if kind == "trace":
+            before = len(logs.calls)
             logs.calls += _trace(file, names)
+            logs.counts["lines"] += len(logs.calls) - before
         elif kind in ("claude", "codex"):
             for conversation in (claude if kind == "claude" else codex).read(file):
                 logs.calls += conversation.calls

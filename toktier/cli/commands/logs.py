@@ -75,7 +75,9 @@ def as_dict(logs: Logs, found: Savings) -> dict[str, Any]:
 
 def readable(logs: Logs, found: Savings) -> str:
     """The report for a person."""
-    files = ", ".join(f"{count} {_SOURCES[kind]}" for kind, count in sorted(logs.files.items()))
+    files = ", ".join(
+        f"{count} file{'' if count == 1 else 's'} {_SOURCES[kind]}" for kind, count in sorted(logs.files.items())
+    )
     lines = [
         f"{files}; {logs.counts['lines']:,} lines",
         f"{found.calls:,} calls of a model in {found.sessions:,} sessions and {found.turns:,} turns; "
@@ -91,7 +93,7 @@ def readable(logs: Logs, found: Savings) -> str:
     for title, values, scale in (
         ("characters appended by a call", found.append, 1),
         ("characters of its context", found.context, 1),
-        ("tokens of it, says the provider", found.context_tokens, 1),
+        ("tokens of it, where counted", found.context_tokens, 1),
         ("calls a turn", found.loop, 1),
         ("minutes between calls", found.pause, 60),
         ("minutes before a turn of the user", found.turn_pause, 60),
@@ -119,8 +121,8 @@ def readable(logs: Logs, found: Savings) -> str:
 _SOURCES = {
     "claude": "of Claude Code",
     "codex": "of Codex CLI",
-    "trace": "traces",
-    "other": "others (not read)",
+    "trace": "of traces",
+    "other": "of another kind, not read",
     "unreadable": "that cannot be read",
 }
 
