@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _PART = 1 << 18  # bytes the host encodes at a time, so that a long text does not keep the interpreter for itself
 _LEARNT = 1 << 14  # characters from which on a window is no mere change, and worth learning
+_ASIDE = 1 << 13  # characters from which on the reference must not keep the interpreter for itself
 
 
 class Lane:
@@ -93,7 +94,9 @@ class Lane:
     def _on_reference(self, text: str, mode: Mode, framed: bool, why: str, work: Work) -> tuple[np.ndarray, int]:
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         work.note("reference", why, size)
-        return self.core.reference.encode(text, mode, framed), size
+        reference = self.core.reference
+        encode = reference.encode if len(text) < _ASIDE else reference.encode_aside
+        return encode(text, mode, framed), size
 
     def _on_engine(self, prepared: Prepared, size: int, work: Work) -> Encoded:
         """The device where it pays, else the host."""
