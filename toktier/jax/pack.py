@@ -87,9 +87,10 @@ def pack(
     b, t = ids.shape
     count = jnp.where(jnp.asarray(tokens.ok), count, 0)
     size = jnp.where(count > 0, count + (bos is not None) + (eos is not None), 0)
-    done = jnp.zeros(b, jnp.int32) if start is None else jnp.clip(jnp.asarray(start).astype(jnp.int32), 0, size)
+    done = jnp.zeros(b, jnp.int32) if start is None else jnp.asarray(start).astype(jnp.int32)
     if done.shape != (b,):
         raise InputError(f"start must be int32[{b}], not of shape {done.shape}")
+    done = jnp.clip(done, 0, size)
     left = size - done
     if how == "split":
         place, taken = _one_behind_the_other(left, length * rows)
@@ -177,7 +178,7 @@ def truncate(tokens: Tokens, length: int, side: str = "right") -> tuple[Tokens, 
     ids, count = _rows_of(tokens)
     kept = jnp.minimum(count, length)
     cut = count - kept
-    index = jnp.arange(length, dtype=jnp.int32) + (cut[:, None] if side == "left" else 0)
+    index = jnp.arange(length, dtype=jnp.int32) + (cut if side == "left" else jnp.zeros_like(cut))[:, None]
     here = jnp.arange(length) < kept[:, None]
 
     def shifted(x: Array) -> Array:
