@@ -22,7 +22,7 @@ class Savings:
       events: calls by event (`Call.event`).
       append, context: characters, {"p50", "p90", "p99", "max"}; `append` is over calls that continue a context.
       context_tokens: input tokens as the provider counted them, where the log says so.
-      cached_share: of those tokens, where the log says this too, the share read from the provider's cache; NaN where unknown.
+      cached_share: of those tokens, the share read from the provider's cache; NaN where the log does not say it.
       loop: calls a turn of the user.
       pause: seconds between the calls of a session; `turn_pause` those before a turn of the user.
       stateless_chars: characters of all contexts: what is tokenized where each call is tokenized as a whole.
