@@ -170,14 +170,21 @@ def ray_cluster(workers: int) -> Iterator[None]:
 
     here = str(Path(__file__).resolve().parent)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, str(Path(here).parent), os.environ.get("PYTHONPATH", "")])
-    ray.init(
-        address="local",
-        num_cpus=workers,
-        object_store_memory=128 << 20,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    for left in (2, 1, 0):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=workers,
+                object_store_memory=128 << 20,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+            break
+        except Exception:  # Ray allows itself half a minute, which a busy machine may not grant
+            ray.shutdown()
+            if not left:
+                raise
     try:
         yield
     finally:

@@ -76,7 +76,14 @@ def _connect(ray: Any, settings: Settings) -> bool:
         if address:
             raise CorpusError(f"ray_address={address!r}: there is no Ray cluster to be reached ({e})") from e
     cores = settings.processes or None
-    ray.init(address="local", num_cpus=cores, object_store_memory=_STORE, include_dashboard=False, **quiet)
+    try:
+        ray.init(address="local", num_cpus=cores, object_store_memory=_STORE, include_dashboard=False, **quiet)
+    except Exception as e:  # Ray's own, such as for a raylet that takes more than half a minute to start
+        ray.shutdown()
+        raise CorpusError(
+            f"no Ray cluster could be started on this machine ({e}); start one with `ray start --head`, or "
+            "leave engine='ray' out"
+        ) from e
     return True
 
 
