@@ -1,5 +1,6 @@
 """Grain pipelines with real worker processes: the reference's ids, in order, resumed at the exact token."""
 
+import doctest
 import json
 import pickle
 import subprocess
@@ -316,6 +317,11 @@ def test_data_loader(tok, documents, expected):
         worker_count=0,
     )
     assert [ids.tolist() for ids in loader] == expected
+
+
+def test_the_example_of_the_package_is_what_happens():
+    result = doctest.testmod(toktier.grain)
+    assert (result.attempted, result.failed) == (7, 0)
 
 
 # -- the extra -----------------------------------------------------------------------------------------------------

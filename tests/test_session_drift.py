@@ -1,5 +1,6 @@
 """Where ids differ from those of the text: nothing is missed, and what lies between is equal."""
 
+import doctest
 import itertools
 import json
 import random
@@ -11,6 +12,7 @@ import tokenizers
 
 import toktier
 from toktier.errors import EngineError, InputError
+from toktier.session import drift
 from toktier.session.drift import differences
 
 
@@ -111,6 +113,12 @@ def test_tokens_without_bytes_are_differences_too(tok):
         found = differences(tok, given, [i for i in given if i != padded])
         assert put_in(given, found) == [i for i in given if i != padded]
         assert len(found) == 1
+
+
+def test_the_example_is_what_happens():
+    result = doctest.testmod(drift)
+    assert result.attempted >= 4
+    assert result.failed == 0
 
 
 def test_what_is_refused(tok):
