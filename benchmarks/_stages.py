@@ -16,7 +16,7 @@ from toktier import device, kernels, program
 from toktier.bpe.lookup import aligned_words
 from toktier.bpe.merge_flat import merge_long
 from toktier.bpe.merge_tiles import merge_pieces
-from toktier.bpe.starts import starts
+from toktier.bpe.starts import live_slots, starts
 from toktier.compact import positions
 from toktier.pretok.scan import marks
 from toktier.pretok.tables import START
@@ -67,13 +67,6 @@ def profile(tables: Any, data: jax.Array, tiles: program.Tiles, repeat: int = 5)
         lambda out: n + words.nbytes + 4 * n + n_pieces * (4 + 16 + _ROW + 4) + int(out[1].number) * 12,
         *(bpe, data, words, code),
     )
-    state, classes, long, copies = run(
-        "sort out",
-        int(missed.number),
-        lambda b, w, s, m, c: program._sort_out(b, w, s, m, c, tiles),
-        lambda out: int(missed.number) * (8 + 16 + 4 + 16 + 8),
-        *(bpe, words, state, missed, claims),
-    )
     first = run(
         "starts",
         n,
@@ -81,17 +74,25 @@ def profile(tables: Any, data: jax.Array, tiles: program.Tiles, repeat: int = 5)
         lambda out: n + n + sum(x.nbytes for x in jax.tree.leaves(out)),
         *(bpe, data, code),
     )
-    for slots, lanes, pieces in zip(program._LENGTH_CLASSES, tiles.merges, classes, strict=True):
-        n_bytes = int(np.asarray(pieces.length)[: int(pieces.number)].sum())
+    slots = run("slots", n, live_slots, lambda out: 5 * n + out.place.nbytes, first, data)
+    state, classes, long, copies = run(
+        "sort out",
+        int(missed.number),
+        lambda b, w, s, m, c, k: program._sort_out(b, w, s, m, c, k, tiles),
+        lambda out: int(missed.number) * (8 + 16 + 4 + 16 + 8),
+        *(bpe, words, state, missed, claims, slots),
+    )
+    for size, lanes, pieces in zip(program._CLASSES, tiles.merges, classes, strict=True):
+        n_tokens = int(np.asarray(pieces.length)[: int(pieces.number)].sum())
         state = run(
-            f"merges, up to {slots} bytes",
+            f"merges, up to {size} tokens",
             int(pieces.number),
-            lambda b, f, p, s, slots=slots, lanes=lanes: merge_pieces(
-                b, f, p.start, p.length, p.number, s, slots, lanes
+            lambda b, f, k, p, s, size=size, lanes=lanes: merge_pieces(
+                b, f, k, p.start, p.length, p.number, s, size, lanes
             ),
-            # a start token and a rank read, a slot written for each byte, and about one more look-up
-            lambda out, n_bytes=n_bytes, pieces=pieces: int(pieces.number) * 8 + n_bytes * (4 + 4 + 4 + _PAIR),
-            *(bpe, first, pieces, state),
+            # a start token's place, id and rank read, a token written, and about one more look-up
+            lambda out, n_tokens=n_tokens, pieces=pieces: int(pieces.number) * 8 + n_tokens * (4 * 4 + _PAIR),
+            *(bpe, first, slots.place, pieces, state),
         )
     n_bytes = int(np.asarray(long.length)[: int(long.number)].sum())
     state = run(

@@ -19,7 +19,7 @@ from toktier.bpe import tables as bpe_tables
 from toktier.bpe import twin
 from toktier.bpe.lookup import lookup_tables
 from toktier.bpe.merge_tiles import merge_pieces
-from toktier.bpe.starts import starts
+from toktier.bpe.starts import live_slots, starts
 from toktier.core import Tables
 from toktier.pretok import scan, store
 from toktier.pretok import twin as pretok_twin
@@ -146,8 +146,8 @@ def test_rounds_between_two_looks_change_nothing():
 @functools.partial(jax.jit, static_argnames=("rounds",))
 def _merged(bpe, data, start, length, count, rounds):
     first = starts(bpe, data, jnp.concatenate([jnp.ones(1, bool), data[:-1] == 0xFF]), 1 << 11)
-    nothing = jnp.zeros(data.shape[0], jnp.int32)
-    return merge_pieces(bpe, first, start, length, count, nothing, 16, 32, rounds)
+    place, nothing = live_slots(first, data).place, jnp.zeros(data.shape[0], jnp.int32)
+    return merge_pieces(bpe, first, place, start, length, count, nothing, 16, 32, rounds)
 
 
 # -- whole texts ------------------------------------------------------------------------------------------------------

@@ -55,10 +55,21 @@ def positions(flags: Array) -> tuple[Array, Array]:
       int32[N] whose first `count` entries are the indices (zeros behind them), and `count` (int32).
     """
     words, offsets, count = packed(flags)
-    found = lax.platform_dependent(
+    return positions_of(words, offsets), count
+
+
+def positions_of(words: Array, offsets: Array) -> Array:
+    """`positions` of flags that are `packed` already."""
+    return lax.platform_dependent(
         words, offsets, cpu=lambda w, o: _lowest_bit_first(w, o), default=lambda w, o: _every_bit_at_once(w, o)
     )
-    return found, count
+
+
+def rank_at(words: Array, offsets: Array, at: Array) -> Array:
+    """How many of the `packed` flags are set before each position `at` (int32, at most N - 1)."""
+    below = (jnp.uint32(1) << (at & (_BITS - 1)).astype(jnp.uint32)) - 1
+    word = at >> 5
+    return offsets[word] + lax.population_count(words[word] & below).astype(jnp.int32)
 
 
 def _lowest_bit_first(words: Array, offsets: Array) -> Array:

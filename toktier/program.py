@@ -2,7 +2,7 @@
 
     marks      where pieces start (pretok/scan.py)
     look-up    92 to 99 % of the pieces are one token: found by a perfect hash of their bytes
-    misses     the rest: equal ones are merged once (claims), then sorted by length into tiles
+    misses     the rest: equal ones are merged once (claims), then sorted by their start tokens into tiles
     merges     BPE rounds: short pieces in tiles (bpe/merge_tiles.py), long ones in one flat array (bpe/merge_flat.py)
     output     every token stands as id + 1 in the slot of its first byte; one compaction gives ids and ends
 
@@ -21,7 +21,7 @@ from toktier.bpe.lookup import LookupTables, aligned_words, find_long_piece, fin
 from toktier.bpe.merge_flat import merge_long
 from toktier.bpe.merge_tiles import merge_pieces
 from toktier.bpe.perfect_hash import hash_words
-from toktier.bpe.starts import starts
+from toktier.bpe.starts import Slots, live_slots, starts
 from toktier.bpe.tables import WORD_BYTES
 from toktier.compact import positions, ranks
 from toktier.fence import fence
@@ -29,7 +29,7 @@ from toktier.pretok.scan import BOUNDARY_BYTE as BOUNDARY
 from toktier.pretok.scan import ScanTables, marks
 from toktier.pretok.tables import START
 
-_LENGTH_CLASSES = (16, 32, 64, 128)  # bytes; longer pieces go to the flat array
+_CLASSES = (8, 16, 32, 64)  # start tokens; pieces of more go to the flat array
 _LENGTH_BITS = 5  # a claim holds a position and a length of at most 16
 
 
@@ -48,7 +48,7 @@ class Tiles(NamedTuple):
     copies: int
     starts: int
     flat: int
-    merges: tuple[int, ...]  # lanes of each length class, multiples of 32
+    merges: tuple[int, ...]  # lanes of each class, multiples of 32
     rounds: int = 1  # of merges between two looks at which pieces are done (merge_tiles.merge_pieces)
 
 
@@ -81,12 +81,11 @@ def tokens_at(t: DeviceTables, data: Array, tiles: Tiles) -> Array:
     code = marks(t.scan, data)
     words = aligned_words(data)
     found, misses, claims = _look_up(t.bpe, data, words, code, tiles)
-    found, classes, long, copies = _sort_out(t.bpe, words, found, misses, claims, tiles)
     first = starts(t.bpe, data, code == START, tiles.starts)
-    for slots, lanes, pieces in zip(_LENGTH_CLASSES, tiles.merges, classes, strict=True):
-        found = merge_pieces(
-            t.bpe, first, pieces.start, pieces.length, pieces.number, found, slots, lanes, tiles.rounds
-        )
+    slots = live_slots(first, data)
+    found, classes, long, copies = _sort_out(t.bpe, words, found, misses, claims, slots, tiles)
+    for size, lanes, (start, length, number) in zip(_CLASSES, tiles.merges, classes, strict=True):
+        found = merge_pieces(t.bpe, first, slots.place, start, length, number, found, size, lanes, tiles.rounds)
     found = lax.cond(
         long.number > 0,
         lambda f: merge_long(t.bpe, data, first, long.start, long.length, long.number, f, tiles.flat, tiles.starts),
@@ -172,24 +171,25 @@ def _claim_slot(t: LookupTables, key: tuple[Array, ...], claims: Array) -> Array
 
 
 def _sort_out(
-    t: LookupTables, words: Array, found: Array, misses: Pieces, claims: Array, tiles: Tiles
+    t: LookupTables, words: Array, found: Array, misses: Pieces, claims: Array, slots: Slots, tiles: Tiles
 ) -> tuple[Array, list[Pieces], Pieces, Pieces]:
-    """Long whole pieces are looked up, equal short ones keep one representative, the rest is sorted by length.
+    """Long whole pieces are looked up, equal short ones keep one representative, the rest is sorted by start tokens.
 
     Returns:
-      found; for each length class its Pieces; and the copies: Pieces whose `start` is `start << 5 | length` and whose
-      `length` is where the representative starts.
+      found; for each class its Pieces in start tokens (the number of the first, and how many); the longer ones in
+      bytes; and the copies: Pieces whose `start` is `start << 5 | length` and whose `length` is where the
+      representative starts.
     """
     n, tile = found.shape[0], tiles.misses
     # a piece of one byte is a token, so the least length a bin holds is 2, or one more than the class below
-    least = (2, *(edge + 1 for edge in _LENGTH_CLASSES), 2)
+    least = (2, *(edge + 1 for edge in _CLASSES), 2)
     bins = len(least)
     margin = max(tiles.misses, tiles.copies, *tiles.merges)
     rooms = [n // low + margin for low in least]
     bases = [sum(rooms[:k]) for k in range(bins)]
     total = sum(rooms)
-    lower = jnp.array((0, *_LENGTH_CLASSES), jnp.int32)[:, None]
-    upper = jnp.array((*_LENGTH_CLASSES, 0x7FFFFFFF), jnp.int32)[:, None]
+    lower = jnp.array((0, *_CLASSES), jnp.int32)[:, None]
+    upper = jnp.array((*_CLASSES, 0x7FFFFFFF), jnp.int32)[:, None]
 
     def step(k, carry):
         found, first, second, counts = carry
@@ -208,12 +208,17 @@ def _sort_out(
         )
         whole &= valid & ~short
         found = _put(found, start, token, whole)
-        member = jnp.concatenate([(valid & ~same & ~whole) & (length > lower) & (length <= upper), same[None]])
+        number = slots.number(start)
+        size = slots.number(jnp.where(valid, start + length, 0)) - number
+        number, size = fence(t.known, (number, size))
+        member = jnp.concatenate([(valid & ~same & ~whole) & (size > lower) & (size <= upper), same[None]])
         before, added = ranks(member)
         place = jnp.where(member, jnp.array(bases, jnp.int32)[:, None] + counts[:, None] + before, 0).sum(0)
         place = jnp.where(member.any(0), place, total)
-        first = first.at[place].set(jnp.where(same, start << _LENGTH_BITS | length, start), mode="drop")
-        second = second.at[place].set(jnp.where(same, origin, length), mode="drop")
+        few = size <= _CLASSES[-1]
+        one = jnp.where(same, start << _LENGTH_BITS | length, jnp.where(few, number, start))
+        first = first.at[place].set(one, mode="drop")
+        second = second.at[place].set(jnp.where(same, origin, jnp.where(few, size, length)), mode="drop")
         return found, first, second, counts + added
 
     carry = (found, jnp.zeros(total, jnp.int32), jnp.zeros(total, jnp.int32), jnp.zeros(bins, jnp.int32))

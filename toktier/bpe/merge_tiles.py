@@ -1,10 +1,10 @@
 """BPE of short pieces side by side: one merge a piece and round, nothing moved (traced JAX functions).
 
-A tile is P lanes, each with a piece of at most L bytes, laid out [L, P] so that every step is a stride-one pass over
-the pieces.  A token stays in the slot of its first byte and a bit mask a piece says which slots are alive, so a merge
-writes three slots and shifts nothing: the neighbours of a slot are bit scans of the mask.  Rank and slot share one
-int32 key, so the minimum over a piece is the lowest rank and, among equals, the leftmost: BPE by definition, whatever
-the order of the merges.
+A tile is P lanes, each with a piece of at most L start tokens, laid out [L, P] so that every step is a stride-one pass
+over the pieces.  A token stays in the slot of its first start token and a bit mask a piece says which slots are alive,
+so a merge writes three slots and shifts nothing: the neighbours of a slot are bit scans of the mask.  Rank and slot
+share one int32 key, so the minimum over a piece is the lowest rank and, among equals, the leftmost: BPE by definition,
+whatever the order of the merges.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from toktier.bpe.lookup import LookupTables, pair_rank
-from toktier.bpe.starts import Starts
+from toktier.bpe.starts import WIDTH_BITS, Starts
 from toktier.compact import ranks
 from toktier.fence import fence
 
-_SLOT_BITS = 7  # pieces of up to 128 bytes; a rank has 20 bits
+_SLOT_BITS = 7  # pieces of up to 128 start tokens; a rank has 20 bits
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
 _DONE = 0x7FFFFFFF
 
@@ -33,16 +33,17 @@ class Tile(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """The tile, and the piece that each lane works on: start int32[P] in the buffer, size int32[P] (0: none)."""
+    """The tile, the byte where each slot begins (int32[L, P]), and slots of each lane's piece (int32[P], 0: none)."""
 
     tile: Tile
-    start: Array
+    place: Array
     size: Array
 
 
 def merge_pieces(
     t: LookupTables,
     first: Starts,
+    place: Array,
     start: Array,
     length: Array,
     count: Array,
@@ -51,14 +52,15 @@ def merge_pieces(
     lanes: int,
     rounds: int = 1,
 ) -> Array:
-    """BPE of pieces of at most `slots` bytes, `lanes` at a time.
+    """BPE of pieces of at most `slots` start tokens, `lanes` at a time.
 
     A lane that is done waits for the others until half of them are; then all of those write out what they have and take
     the next pieces.  So the few pieces that need many merges do not hold up the rest.
 
     Args:
-      first: start tokens of the buffer.
-      start, length: int32[k + lanes] of the pieces, of which the first `count` are valid.
+      first, place: start tokens of the buffer, and where each live one stands (`live_slots`).
+      start, length: int32[k + lanes], number of each piece's first start token and how many it has; the first `count`
+        are valid.
       found: int32[N], id + 1 at the first byte of every token known so far.
       slots: at most 128; lanes: a multiple of 32.  Both static.
       rounds: that are run between two looks at who is done.  Static.  A GPU pays for a look as for a few rounds; from
@@ -76,7 +78,7 @@ def merge_pieces(
         state, taken, found = carry
         idle = _lowest(state.tile.key) == _DONE
         found = _write(state, idle, found)
-        state, taken = _load(t, first, start, length, count, state, idle, taken)
+        state, taken = _load(t, first, place, start, length, count, state, idle, taken)
         least = jnp.where(taken < count, lanes // 2, 0)
 
         def enough_busy(tile):
@@ -94,38 +96,38 @@ def merge_pieces(
         jnp.full((slots, lanes), _DONE, jnp.int32),
         jnp.zeros((-(-slots // 32), lanes), jnp.uint32),
     )
-    return lax.while_loop(work_left, next_pieces, (Lanes(tile, nothing, nothing), jnp.int32(0), found))[2]
+    state = Lanes(tile, jnp.zeros((slots, lanes), jnp.int32), nothing)
+    return lax.while_loop(work_left, next_pieces, (state, jnp.int32(0), found))[2]
 
 
 def _write(state: Lanes, idle: Array, found: Array) -> Array:
-    """The tokens of the lanes that are done, each in the slot of its first byte."""
+    """The tokens of the lanes that are done, each at its first byte."""
     slot = jnp.arange(state.tile.token.shape[0], dtype=jnp.int32)[:, None]
     use = idle & (slot < state.size) & _unpack(state.tile.alive, state.tile.token.shape[0])
-    at = jnp.where(use, state.start + slot, found.shape[0])
+    at = jnp.where(use, state.place, found.shape[0])
     return found.at[at.reshape(-1)].set(state.tile.token.reshape(-1) + 1, mode="drop", unique_indices=True)
 
 
-def _load(t, first: Starts, start, length, count, state: Lanes, idle: Array, taken: Array) -> tuple[Lanes, Array]:
+def _load(t, first: Starts, place, start, length, count, state: Lanes, idle, taken) -> tuple[Lanes, Array]:
     """The next pieces for the lanes that are done."""
     before, wanted = fence(t.known, ranks(idle))
     index = taken + before
     fresh = idle & (index < count)
     index = jnp.where(fresh, index, 0)
-    at = jnp.where(fresh, start[index], state.start)
-    size = jnp.where(fresh, length[index], jnp.where(idle, 0, state.size))
+    at, size = start[index], jnp.where(fresh, length[index], jnp.where(idle, 0, state.size))
     fresh, at, size = fence(t.known, (fresh, at, size))
     slot = jnp.arange(state.tile.token.shape[0], dtype=jnp.int32)[:, None]
     inside = fresh & (slot < size)
-    none = t.product.shape[0] - 1
-    token, rank, alive = first.at(jnp.where(inside, at + slot, 0), inside, size - slot, none)
-    token, key, alive = fence(t.known, (token, _key(t, rank, slot), alive))
+    where = fence(t.known, place[jnp.where(inside, at + slot, 0)])
+    rank = jnp.where(slot + 1 < size, first.merge[where] >> WIDTH_BITS, t.product.shape[0] - 1)
+    token, key = fence(t.known, (first.token[where], _key(t, rank, slot)))
     old = state.tile
     tile = Tile(
         jnp.where(fresh, token, old.token),
         jnp.where(fresh, key, old.key),
-        jnp.where(fresh, _pack(alive), old.alive),
+        jnp.where(fresh, _pack(inside), old.alive),
     )
-    return Lanes(tile, at, size), jnp.minimum(taken + wanted, count)
+    return Lanes(tile, jnp.where(fresh, where, state.place), size), jnp.minimum(taken + wanted, count)
 
 
 def _key(t: LookupTables, rank: Array, slot: Array) -> Array:

@@ -13,10 +13,11 @@ from jax import Array, lax
 
 from toktier.bpe.char_start import AFTER_ASCII, AFTER_MULTI, AT_HEAD, TOKEN_MASK
 from toktier.bpe.lookup import LookupTables, pair_rank
+from toktier.compact import packed, positions_of, rank_at
 from toktier.fence import fence
 
 _MARGIN = 8  # bytes read beyond a tile: a character before it, and behind it the next token's whole character
-_WIDTH_BITS = 2
+WIDTH_BITS = 2
 
 
 class Starts(NamedTuple):
@@ -34,8 +35,31 @@ class Starts(NamedTuple):
         token = jnp.where(inside, self.token[place], -1)
         merge = self.merge[place]
         alive = token >= 0
-        goes_on = alive & ((merge & ((1 << _WIDTH_BITS) - 1)) + 1 < left)
-        return token, jnp.where(goes_on, merge >> _WIDTH_BITS, none), alive
+        goes_on = alive & ((merge & ((1 << WIDTH_BITS) - 1)) + 1 < left)
+        return token, jnp.where(goes_on, merge >> WIDTH_BITS, none), alive
+
+
+class Slots(NamedTuple):
+    """The live slots of a buffer, numbered from left to right.
+
+    place: int32[N], the byte of each.  words, before: the live bytes as `compact.packed` has them.
+    """
+
+    place: Array
+    words: Array
+    before: Array
+
+    def number(self, byte: Array) -> Array:
+        """How many live slots there are before each byte (int32, at most N - 1)."""
+        return rank_at(self.words, self.before, byte)
+
+
+def live_slots(first: Starts, data: Array) -> Slots:
+    """Numbers the live slots; a boundary counts as one, so that nothing has to move in plain ASCII."""
+    words, before, count = packed((first.token >= 0) | (data == 0xFF))
+    n = data.shape[0]
+    place = lax.cond(count == n, lambda w, b: jnp.arange(n, dtype=jnp.int32), positions_of, words, before)
+    return Slots(place, words, before)
 
 
 def starts(t: LookupTables, data: Array, head: Array, tile: int) -> Starts:
@@ -52,7 +76,7 @@ def starts(t: LookupTables, data: Array, head: Array, tile: int) -> Starts:
     def of_bytes(byte, _):
         token = t.byte_token[byte[here]]
         rank = t.byte_pair_rank[byte[here] << 8 | byte[_MARGIN + 1 : _MARGIN + tile + 1]]
-        return token, rank << _WIDTH_BITS
+        return token, rank << WIDTH_BITS
 
     def of_characters(byte, first):
         token, width = fence(t.known, _start_tokens(t, byte, first))
@@ -60,7 +84,7 @@ def starts(t: LookupTables, data: Array, head: Array, tile: int) -> Starts:
         after = jnp.select([width == k for k in (1, 2, 3)], [_up(token, k) for k in (1, 2, 3)], _up(token, 4))
         after = fence(t.known, after)
         rank = pair_rank(t, token, after, live & (after >= 0))
-        return token[here], (rank << _WIDTH_BITS | (width - 1))[here]
+        return token[here], (rank << WIDTH_BITS | (width - 1))[here]
 
     def step(k, carry):
         byte = lax.dynamic_slice(padded, (k * tile,), (tile + 2 * _MARGIN,)).astype(jnp.int32)
