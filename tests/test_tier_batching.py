@@ -156,6 +156,21 @@ def test_a_launch_that_fails_is_tried_text_by_text(tok, pool):
         assert tier.stats()["spills"] == {}
 
 
+def test_no_request_waits_for_a_compilation(tok, pool):
+    """What needs another program than those that have run goes to the host; joined texts that do are launched apart."""
+    fits, larger = (TEXT * 20)[: (1 << 14) - 10], "x" * ((1 << 18) + 10)
+    with Tier(tok, thresholds=SMALL, max_wait=0) as tier:
+        before = device.trace_count()
+        assert tier.encode(fits).path == "device"
+        answer = tier.encode(larger)
+        assert (answer.path, answer.ids.tolist()) == ("host", tier_parts.want(NAME, larger))
+        assert "for 1048576 bytes is not compiled" in answer.reason
+        assert tier.stats()["spills"] == {"refused": 1}
+        for future in behind_a_held_launch(tier, tok, pool, [lambda: tier.encode(fits)] * 2):
+            assert (future.result().path, future.result().ids.tolist()) == ("device", tier_parts.want(NAME, fits))
+        assert device.trace_count() == before
+
+
 def test_what_would_wait_too_long_spills_to_the_host(tok, pool):
     with Tier(tok, thresholds=SMALL, max_wait=0, max_waiting_bytes=250) as tier:
         texts = [TEXT[:200], TEXT[:100], TEXT[50:90]]

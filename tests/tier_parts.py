@@ -31,10 +31,10 @@ def native(name: str) -> tokenizers.Tokenizer:
 
 @functools.cache
 def load(name: str) -> toktier.Tokenizer:
-    """The tokenizer of a family; with its device started for those of ON_DEVICE."""
+    """The tokenizer of a family; with its smallest device program compiled for those of ON_DEVICE."""
     tok = toktier.load(native(name))
     if name in ON_DEVICE:
-        tok.core.device  # noqa: B018
+        tok.core.device.warmup([100])
     return tok
 
 

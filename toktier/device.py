@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,9 @@ def _encode(tables: program.DeviceTables, data: jax.Array, tiles: program.Tiles,
     ids, ends, count = program.encode(tables, data, tiles)
     return jnp.concatenate([count[None], ids, ends]) if joined else (ids, ends, count)
 
+
+# Programs that have run in this process, by shapes of tables and capacity.
+_ran: set[tuple[Any, int]] = set()
 
 _piece_marks = jax.jit(lambda tables, data: program.piece_marks(tables.scan, data))
 
@@ -87,22 +90,31 @@ class DeviceEngine:
         made = program.DeviceTables(scan_tables(tables.pretok), lookup_tables(tables.bpe))
         self.tables: program.DeviceTables = jax.device_put(made)
         self.capacities = CAPACITIES.get(self.backend, CAPACITIES["default"])
+        self._shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(self.tables))
         self._process = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def encode_buffer(self, buffer: np.ndarray) -> Encoded:
+    def encode_buffer(self, buffer: np.ndarray, compiling: bool = True) -> Encoded:
         """Tokens of a buffer.
 
         Args:
           buffer: uint8[n], UTF-8 with 0xFF as boundary, any n (beyond 64 MiB only if some cut divides it).
+          compiling: whether a program that has not run in this process may be compiled for it.
 
         Returns:
           Encoded(ids int32[k], ends int64[k]).
+
+        Raises:
+          EngineError: as the text says; with `compiling=False` also where a program would have to be compiled.
         """
         self._check_process()
         buffer = np.asarray(buffer, np.uint8)
         parts = self._parts(buffer)
+        if not compiling:
+            for capacity in {self._capacity(stop - start) for start, stop in parts}:
+                if (self._shapes, capacity) not in _ran:
+                    raise EngineError(f"the device program for {capacity} bytes is not compiled; warmup() does that")
         if len(parts) == 1:
             ids, ends = self._launch(buffer)
             return Encoded(ids.copy(), ends.astype(np.int64))
@@ -179,8 +191,10 @@ class DeviceEngine:
         if self.backend == "cpu":
             ids, ends, count = _encode(self.tables, data, tiles, False)
             k = int(count)
+            _ran.add((self._shapes, n))
             return np.asarray(ids)[:k], np.asarray(ends)[:k]
         out = np.asarray(_encode(self.tables, data, tiles, True))
+        _ran.add((self._shapes, n))
         k = int(out[0])
         return out[1 : 1 + k], out[1 + n : 1 + n + k]
 

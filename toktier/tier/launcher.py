@@ -31,8 +31,8 @@ _LONGEST_PAUSE = 60.0  # seconds
 class Device(Protocol):
     """What is asked of a device engine."""
 
-    def encode_buffer(self, buffer: np.ndarray) -> Encoded:
-        """Tokens of a buffer."""
+    def encode_buffer(self, buffer: np.ndarray, compiling: bool) -> Encoded:
+        """Tokens of a buffer; EngineError where it would have to compile a program and may not."""
         ...
 
 
@@ -205,7 +205,7 @@ class Launcher:
         for item in items:
             item.began = began
         try:
-            results = _apart(items[0].device.encode_buffer(_joined(items)), items)
+            results = _apart(items[0].device.encode_buffer(_joined(items), False), items)
         except BaseException as e:
             self._failed(items, e)
             return
@@ -218,18 +218,18 @@ class Launcher:
     def _failed(self, items: Sequence[_Item], error: BaseException) -> None:
         """The host takes over where the device failed; what is wrong with one text is told to its caller alone."""
         why = _device_failure(error)
+        if not why and len(items) > 1:
+            for item in items:
+                self._launch([item])
+            return
         if why:
             self._why = why
             self._resume = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._counts.add("spills", "memory" if why == _MEMORY else "failure", len(items))
-        elif isinstance(error, EngineError):
+        elif isinstance(error, EngineError):  # no program is compiled for it, or this process was forked
             why = str(error)
-            self._counts.add("spills", "refused", len(items))
-        elif len(items) > 1:
-            for item in items:
-                self._launch([item])
-            return
+            self._counts.add("spills", "refused")
         for item in items:
             item.spilled = f"spilled to the host: {why}" if why else ""
             item.error = None if why else error
