@@ -9,6 +9,7 @@ import sys
 import cloudpickle
 import families
 import grain
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -208,7 +209,7 @@ def test_rows_are_those_that_the_device_packs(tok, documents, expected):
     tokens = Tokens(ids, count, np.zeros_like(ids), np.ones(len(rows), bool), np.zeros_like(count), count)
     source = grain.MapDataset.source(documents[:12]).map(Tokenize(tok)).to_iter_dataset()
     host = lists(Pack(source, length, bos=1, eos=2, pad=3))
-    device = pack(tokens, length, len(host), bos=1, eos=2, pad=3)
+    device = jax.jit(lambda tokens: pack(tokens, length, len(host), bos=1, eos=2, pad=3))(tokens)
     assert not device.overflow
     fields = (np.asarray(x).tolist() for x in (device.ids, device.segment_ids, device.positions))
     assert list(zip(*fields, strict=True)) == host
