@@ -10,6 +10,7 @@ appends   one context, by size of the append.
 modes     certified against checked repair.
 delivery  ids as array view, list, or patch bytes, for a context of a million tokens or so.
 memory    bytes a token beside the text.
+adversarial  edits in the middle of short contexts with text made to move boundaries, each compared with the reference.
 soak      seeded mixed operations, ids checked against the reference every so often, memory watched.
 """
 
@@ -31,10 +32,26 @@ from typing import Any
 import numpy as np
 from _common import Corpus, corpora, machine, print_table, seconds
 from peers_tiktoken import tiktoken_twin
+from tqdm import tqdm
 
 CONTEXTS = [10_000, 100_000, 1_000_000, 3_000_000, 4_000_000, 8_000_000]
 APPENDS = [16, 140, 1_400, 14_000, 100_000]
-PARTS = ["latency", "appends", "modes", "delivery", "memory", "soak"]
+PARTS = ["latency", "appends", "modes", "delivery", "memory", "adversarial", "soak"]
+# what moves a boundary: digit runs, CR and LF, contractions, marks, scripts side by side, parts of added tokens
+NASTY = ["12", "345", "\r\n", "\n", "\r", "  ", "'s", "'", "l", "\u00e9", "e\u0301", "\u0301", "\u1100", "\u1161"]
+NASTY += [
+    "\u4e2d\u6587",
+    "A",
+    "b",
+    "<|im_",
+    "end|>",
+    "<|endoftext|>",
+    "<|",
+    "\u00a0",
+    "\u2019re",
+    "\ufb01",
+    "\u0e40\u0e2b",
+]
 
 
 def main() -> int:
@@ -46,6 +63,7 @@ def main() -> int:
     parser.add_argument("--max-context", type=int, default=max(CONTEXTS))
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--operations", type=int, default=20_000, help="of the soak")
+    parser.add_argument("--edits", type=int, default=15_000, help="adversarial ones")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     import toktier
@@ -175,33 +193,35 @@ def memory(tok: Any, source: Corpus, args: argparse.Namespace) -> list[dict[str,
     return rows
 
 
+def adversarial(tok: Any, source: Corpus, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Edits in the middle, ids and patches compared with a fresh encode by the reference after each one."""
+    rng = random.Random(1)
+    wrong, session, ids = 0, None, np.zeros(0, np.int32)
+    for k in tqdm(range(args.edits), "edits", disable=None, leave=False):
+        if session is None or k % 100 == 0:
+            text = "".join(chars(source, 50) + "".join(rng.choices(NASTY, k=3)) for _ in range(30))
+            session = tok.session(text, special_tokens="parse", repair="checked" if k % 200 else "certified")
+            ids = session.ids.copy()
+        start = rng.randrange(session.n_chars + 1)
+        stop = min(session.n_chars, start + rng.choice([0, 0, 1, 3, 40]))
+        patch = session.edit(start, stop, "".join(rng.choices(NASTY, k=rng.randint(0, 5))))
+        ids = np.concatenate([ids[: patch.start], patch.ids, ids[patch.start + patch.removed :]])
+        want = tok.encode(session.text, special_tokens="parse", engine="reference")
+        wrong += not (np.array_equal(want, session.ids) and np.array_equal(want, ids))
+    print(f"{args.edits:,} edits, each compared: {wrong} wrong")
+    return [{"edits": args.edits, "wrong": wrong}]
+
+
 def soak(tok: Any, source: Corpus, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Mixed operations on a handful of sessions, checked now and then; memory at the end as after a quarter."""
     rng = random.Random(0)
-    nasty = [
-        "12",
-        "345",
-        "\r\n",
-        "\n",
-        "  ",
-        "'s",
-        "é",
-        "e\u0301",
-        "\u0301",
-        "中文",
-        "A",
-        "b",
-        "<|im_",
-        "end|>",
-        "<|endoftext|>",
-    ]
     sessions = [tok.session(chars(source, 3_000), special_tokens="parse") for _ in range(4)]
     wrong, begin, start_memory, base = 0, time.perf_counter(), None, 0
     checked = 0
     for k in range(args.operations):
         i = rng.randrange(len(sessions))
         session, n = sessions[i], sessions[i].n_chars
-        text = chars(source, 60) if rng.random() < 0.3 else "".join(rng.choices(nasty, k=rng.randint(1, 5)))
+        text = chars(source, 60) if rng.random() < 0.3 else "".join(rng.choices(NASTY, k=rng.randint(1, 5)))
         kind = rng.random()
         if kind < 0.4:
             session.append(text)
