@@ -9,17 +9,19 @@ Only what encodes a group of documents differs: toktier's `encode_batch`, or the
 `tiktoken` in each process, without threads of its own.  They take turns, in another order each round, on text in
 another order each round, and their digests must be equal (exit status 1).  MB/s count the
 bytes of text, from the start of the run to the written manifest; memory is the most that parent and workers held
-together, as far as samples see it.
+together, as far as samples see it.  MB a processor second says the same where other work disturbs the clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import logging
 import os
 import random
+import resource
 import shutil
 import sys
 import sysconfig
@@ -143,24 +145,53 @@ def _resident(pid: int) -> int:
     return 0
 
 
-def timed(tok: Tokenizer, inputs: Path, out: Path, chosen: dict[str, Any], encode: Any) -> dict[str, Any]:
-    """One run: seconds, peak memory, digest."""
-    from toktier import corpus
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One way to do it."""
 
-    shutil.rmtree(out, ignore_errors=True)
-    tok = separate(tok)  # what an earlier run has seen is not known to this one
-    with Memory() as memory:
-        begin = time.perf_counter()
-        made = corpus.run(
-            tok, [inputs], out, corpus.Settings(special_tokens="text", eos=_eos(tok), **chosen), encode=encode
+    by_reference: bool
+    workers: int
+    on_ray: bool
+
+    def __str__(self) -> str:
+        who = "reference" if self.by_reference else "toktier"
+        return f"{who}, {self.workers} {'Ray workers' if self.on_ray else 'processes'}"
+
+    def run(self, tok: Tokenizer, inputs: Path, folder: Path, size: int) -> dict[str, Any]:
+        """Seconds, processor seconds (not on Ray), peak memory and digest of a run over `size` bytes of text."""
+        if not self.on_ray:
+            return self._timed(tok, inputs, folder / "out", size, {"processes": self.workers})
+        small = folder / "small"
+        if not small.exists():
+            write_inputs(small, documents(None), 2 * 10**6, random.Random(1))
+        with ray_cluster(self.workers):
+            for _ in range(2):  # its workers are started and warm before the clock is
+                self._timed(tok, small, folder / "out", 2 * 10**6, {"engine": "ray"})
+            return self._timed(tok, inputs, folder / "out", size, {"engine": "ray"}) | {"processor": float("nan")}
+
+    def _timed(self, tok: Tokenizer, inputs: Path, out: Path, size: int, chosen: dict[str, Any]) -> dict[str, Any]:
+        from toktier import corpus
+
+        settings = corpus.Settings(
+            special_tokens="text",
+            eos=next(iter(tok.special_tokens), None),
+            shard_bytes=max(1 << 16, min(32 << 20, size // 32)),
+            **chosen,
         )
-        seconds = time.perf_counter() - begin
-    shutil.rmtree(out)
-    return {"seconds": seconds, "peak": memory.peak, **{k: made[k] for k in ("digest", "documents", "tokens")}}
+        tok = separate(tok)  # what an earlier run has seen is not known to this one
+        with Memory() as memory:
+            begin, processor = time.perf_counter(), _processor()
+            made = corpus.run(tok, [inputs], out, settings, encode=native if self.by_reference else None)
+            seconds, processor = time.perf_counter() - begin, _processor() - processor
+        shutil.rmtree(out)
+        kept = {k: made[k] for k in ("digest", "documents", "tokens")}
+        return {"seconds": seconds, "processor": processor, "peak": memory.peak, **kept}
 
 
-def _eos(tok: Tokenizer) -> str | None:
-    return next(iter(tok.special_tokens), None)
+def _processor() -> float:
+    """Processor seconds of this process and of those below it that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 @contextlib.contextmanager
@@ -206,13 +237,8 @@ def main() -> int:
     import toktier
 
     texts, rng = documents(args.corpora), random.Random(0)
-    cases: dict[str, tuple[dict[str, Any], bool]] = {}
-    for n in args.processes:
-        cases[f"reference, {n} processes"] = ({"processes": n}, True)
-        cases[f"toktier, {n} processes"] = ({"processes": n}, False)
-    for n in args.ray:
-        cases[f"reference, ray, {n} workers"] = ({"engine": "ray"}, True)
-        cases[f"toktier, ray, {n} workers"] = ({"engine": "ray"}, False)
+    widths = [(n, False) for n in args.processes] + [(n, True) for n in args.ray]
+    cases = [Case(reference, n, on_ray) for n, on_ray in widths for reference in (True, False)]
     results: list[dict[str, Any]] = []
     equal = True
     with tempfile.TemporaryDirectory(prefix="toktier-corpus-", dir=args.scratch) as scratch:
@@ -222,65 +248,52 @@ def main() -> int:
             tok.encode("the tables are made, and kept for the workers", engine="host")
             bar = tqdm(total=len(cases) * args.rounds, desc=source, unit=" runs", disable=None, leave=False)
             for k in range(args.rounds):
-                inputs = folder / f"in-{k}"
-                shutil.rmtree(inputs, ignore_errors=True)
-                size = write_inputs(inputs, texts, args.bytes, rng)
-                names = list(cases)
-                found = {}
-                for name in names[k % len(names) :] + names[: k % len(names)]:
-                    chosen, by_reference = cases[name]
-                    width = int(name.split()[-2])
-                    cluster = ray_cluster(width) if "ray" in name else contextlib.nullcontext()
-                    with cluster:
-                        if "ray" in name:  # its workers are started and warm before the clock is
-                            small = folder / "small"
-                            if not small.exists():
-                                write_inputs(small, texts, 2 * 10**6, random.Random(1))
-                            for warm in range(2):
-                                out = folder / f"warm-{warm}"
-                                timed(
-                                    tok,
-                                    small,
-                                    out,
-                                    {**chosen, "shard_bytes": 1 << 18},
-                                    native if by_reference else None,
-                                )
-                        found[name] = timed(tok, inputs, folder / "out", chosen, native if by_reference else None)
-                    results.append({"tokenizer": source, "round": k, "case": name, "bytes": size, **found[name]})
+                size = write_inputs(folder / "in", texts, args.bytes, rng)
+                digests = set()
+                for case in cases[k % len(cases) :] + cases[: k % len(cases)]:
+                    found = case.run(tok, folder / "in", folder, size)
+                    digests.add(found["digest"])
+                    results.append({"tokenizer": source, "round": k, "case": str(case), "bytes": size, **found})
                     bar.update()
-                equal &= len({r["digest"] for r in found.values()}) == 1
-                shutil.rmtree(inputs)
+                equal &= len(digests) == 1
+                shutil.rmtree(folder / "in")
             bar.close()
-    print_table(*table(results, cases))
+    print_table(*table(results))
     OUT.mkdir(exist_ok=True)
     (OUT / "corpus.json").write_text(json.dumps({"machine": machine(), "runs": results}, indent=1) + "\n")
     print(f"\n{'all digests are equal' if equal else 'DIGESTS DIFFER'}; runs in {OUT / 'corpus.json'}")
     return 0 if equal else 1
 
 
-def table(results: list[dict[str, Any]], cases: Any) -> tuple[list[str], list[list[str]]]:
-    """MB/s and memory of each case, and what toktier's is of the reference's beside it."""
+def table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Speed and memory of each case, and toktier's speed in parts of the reference's beside it."""
     rows = []
-    for source in dict.fromkeys(r["tokenizer"] for r in results):
-        speed = {}
-        for name in cases:
-            mine = [r for r in results if r["case"] == name and r["tokenizer"] == source]
-            speed[name] = median([r["bytes"] / 1e6 / r["seconds"] for r in mine])
-            beside = speed.get(name.replace("toktier", "reference"), float("nan"))
-            rows.append(
-                [
-                    source,
-                    name,
-                    f"{mine[0]['bytes'] / 1e6:.0f} MB",
-                    f"{mine[0]['documents']}",
-                    f"{mine[0]['tokens'] / 1e6:.1f} M",
-                    f"{median([r['seconds'] for r in mine]):.1f} s",
-                    f"{speed[name]:.1f}",
-                    f"{speed[name] / beside:.2f} x" if name.startswith("toktier") else "-",
-                    f"{max(r['peak'] for r in mine) / 1e9:.2f} GB",
-                ]
-            )
-    return ["tokenizer", "run", "text", "documents", "tokens", "time", "MB/s", "of the reference", "peak memory"], rows
+    for source, name in dict.fromkeys((r["tokenizer"], r["case"]) for r in results):
+
+        def per_second(name: str, of: str, source: str = source) -> float:
+            mine = [r for r in results if (r["tokenizer"], r["case"]) == (source, name)]
+            return median([r["bytes"] / 1e6 / r[of] for r in mine])
+
+        mine = [r for r in results if (r["tokenizer"], r["case"]) == (source, name)]
+        ours, beside = name.startswith("toktier"), name.replace("toktier", "reference")
+        busy = per_second(name, "processor")
+        rows.append(
+            [
+                Path(source).parent.name if "/" in source else source,
+                name,
+                f"{mine[0]['bytes'] / 1e6:.0f} MB",
+                f"{mine[0]['documents']}",
+                f"{mine[0]['tokens'] / 1e6:.1f} M",
+                f"{median([r['seconds'] for r in mine]):.1f} s",
+                f"{per_second(name, 'seconds'):.1f}",
+                f"{per_second(name, 'seconds') / per_second(beside, 'seconds'):.2f} x" if ours else "-",
+                f"{busy:.1f}" if busy == busy else "-",
+                f"{busy / per_second(beside, 'processor'):.2f} x" if ours and busy == busy else "-",
+                f"{max(r['peak'] for r in mine) / 1e9:.2f} GB",
+            ]
+        )
+    header = ["tokenizer", "run", "text", "documents", "tokens", "time", "MB/s", "of the reference"]
+    return [*header, "MB a processor second", "of the reference", "peak memory"], rows
 
 
 def size_of(text: str) -> int:

@@ -139,6 +139,8 @@ def _parsed(number: int, position: int, line: int, raw: bytes, settings: Setting
 
 def _identifier(value: Any, settings: Settings) -> tuple[str, str]:
     """(the id as a string, "" or what is wrong with it)."""
+    if value == "":
+        return "", ""
     if isinstance(value, str):
         lone = any("\ud800" <= c <= "\udfff" for c in value)
         return ("", f"field {settings.id_field!r} holds a lone surrogate") if lone else (value, "")

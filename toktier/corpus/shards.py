@@ -106,10 +106,13 @@ class ShardWriter:
         ids = np.ascontiguousarray(found.ids, "<i4")
         lengths = np.ascontiguousarray(found.lengths, "<i8")
         places, length_hash, id_hash = self._hashes
+        named = []
         for d in found.documents:
             self._documents[d.source] = self._documents.get(d.source, 0) + 1
             d.text = ""  # it is encoded, and may go
-            places.update(json.dumps([self._inputs[d.source].path, d.position, d.id]).encode())
+            path = self._inputs[d.source].path
+            named.append(f"{len(path)} {path} {d.position} {len(d.id)} {d.id}\n")  # lengths, so that it is unambiguous
+        places.update("".join(named).encode())
         length_hash.update(lengths.data)
         id_hash.update(ids.data)
         self.tokens += len(ids)
