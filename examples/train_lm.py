@@ -348,7 +348,7 @@ def main(argv: list[str] | None = None) -> Any:
     """Runs it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, help="a file in UTF-8 to train on, in place of the Python reference")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--every", type=int, default=20, help="steps between two lines of output")
     parser.add_argument("--small", action="store_true", help="a model for a quick test")
     parser.add_argument("--checkpoint", type=Path, help="a folder to keep checkpoints in, and to go on from")
