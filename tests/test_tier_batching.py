@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -41,6 +42,21 @@ def until(condition):
 
 def waiting(tier, count):
     until(lambda: tier.stats()["queue"]["launching"] == count)
+
+
+@contextlib.contextmanager
+def company(tier):
+    """A request that stays in the tier, and for which texts wait: it might become a text for the device, too."""
+    begun, go = threading.Event(), threading.Event()
+    stay = {"create": True, "check": lambda session: begun.set() or go.wait()}
+    thread = threading.Thread(target=tier.append, args=("company", "x"), kwargs=stay)
+    thread.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        go.set()
+        thread.join()
 
 
 def behind_a_held_launch(tier, tok, pool, calls):
@@ -93,9 +109,15 @@ def test_a_launch_is_bounded_and_keeps_the_order(tok, pool):
 def test_texts_that_come_within_max_wait_share_a_launch(tok, pool):
     total = sum(len(t) + 1 for t in TEXTS)
     with Tier(tok, thresholds=SMALL, max_wait=60, max_batch_bytes=total) as tier:  # full is sooner than a minute
-        answers = list(pool.map(tier.encode, TEXTS))
+        with company(tier):
+            answers = list(pool.map(tier.encode, TEXTS))
         assert [a.batch for a in answers] == [8] * 8
         assert tier.stats()["batches"] == {"launches": 1, "requests": 8, "largest": 8}
+
+
+def test_who_is_alone_does_not_wait(tok):
+    with Tier(tok, thresholds=SMALL, max_wait=3600) as tier:
+        assert tier.encode(TEXT[:300]).path == "device"
 
 
 def test_tokenizers_do_not_share_a_launch(tok, pool):
@@ -145,7 +167,8 @@ def test_a_bad_text_fails_alone(tok, pool):
 
 def test_a_launch_that_fails_is_tried_text_by_text(tok, pool):
     with Tier(tok, thresholds=SMALL, max_wait=60, max_batch_bytes=sum(len(t) + 1 for t in TEXTS[:3])) as tier:
-        with failing_device(tok, times=2, error=ArithmeticError("planted")) as failures:
+        planted = ArithmeticError("planted")
+        with company(tier), failing_device(tok, times=2, error=planted) as failures:
             futures = [pool.submit(tier.encode, text) for text in TEXTS[:3]]
             errors = [f.exception() for f in futures]
         assert failures.raised == 2  # all of them together, then the first alone

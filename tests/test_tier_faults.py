@@ -12,7 +12,7 @@ import families
 import numpy as np
 import pytest
 import tier_parts
-from test_tier_batching import until, waiting
+from test_tier_batching import company, until, waiting
 from tier_parts import SMALL, Client
 
 from toktier.errors import InputError
@@ -66,7 +66,7 @@ def test_all_texts_of_a_launch_that_fails_spill_and_later_ones_do_not_wait_for_i
     total = sum(100 + k + 1 for k in range(6))
     with Tier(tok, thresholds=SMALL, max_wait=60, max_batch_bytes=total, device_pause=3600) as tier:
         texts = ["".join(TEXT[:90]) + "x" * (10 + k) for k in range(6)]
-        with failing_device(tok, "lost") as failures, ThreadPoolExecutor(6) as pool:
+        with company(tier), failing_device(tok, "lost") as failures, ThreadPoolExecutor(6) as pool:
             answers = list(pool.map(tier.encode, texts))
         for text, answer in zip(texts, answers, strict=True):
             assert exact(answer, text).path == "host"

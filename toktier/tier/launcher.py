@@ -11,7 +11,7 @@ import collections
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Protocol
 
@@ -56,16 +56,24 @@ class Launcher:
 
     Args:
       counts: where launches and spills are counted.
-      max_wait: seconds a text waits for company.  max_batch_bytes: of a launch; a longer text is launched alone.
+      inside: how many requests are in the tier.
+      max_wait: seconds a text waits for company, while there are requests that could be.
+      max_batch_bytes: of a launch; a longer text is launched alone.
       max_waiting_bytes: waiting for the device; what would exceed it is left to the host.
       pause: seconds before a device that ran out of memory, or failed otherwise, is tried again; doubled each time it
         fails again, up to a minute.
     """
 
     def __init__(
-        self, counts: Counts, max_wait: float, max_batch_bytes: int, max_waiting_bytes: int, pause: float
+        self,
+        counts: Counts,
+        inside: Callable[[], int],
+        max_wait: float,
+        max_batch_bytes: int,
+        max_waiting_bytes: int,
+        pause: float,
     ) -> None:
-        self._counts = counts
+        self._counts, self._inside = counts, inside
         self._max_wait, self._max_bytes, self._max_waiting = max_wait, max_batch_bytes, max_waiting_bytes
         self._shortest_pause = self._pause = pause
         self._resume = 0.0  # monotonic seconds from which on the device is tried again
@@ -175,8 +183,8 @@ class Launcher:
                 self._launch(items)
 
     def _gather(self) -> None:
-        """Wait until the oldest text has waited long enough, or a launch is full."""
-        while self._queue and not self._closed:
+        """Wait until the oldest text has waited long enough, a launch is full, or all who are in the tier wait."""
+        while self._queue and not self._closed and self._inside() > len(self._queue):
             first = self._queue[0]
             left = first.came + self._max_wait - time.monotonic()
             if left <= 0 or sum(len(i.buffer) + 1 for i in self._queue if i.device is first.device) >= self._max_bytes:

@@ -50,7 +50,7 @@ class Tier:
       thresholds: sizes by which the router decides; None for what was measured on this machine (`warmup`).
       workers: threads behind the asynchronous calls.
       max_queue: requests in the tier at a time; more are refused with QueueFullError.
-      max_wait: seconds that a text waits for others to share its launch.
+      max_wait: seconds that a text waits for others to share its launch, while there are others in the tier.
       max_batch_bytes: of a launch.  max_waiting_bytes: waiting for launches; what exceeds it goes to the host.
       device_pause: seconds until a device that failed is tried again, doubled each time.
       switch_interval: seconds after which a thread of this process gives way to another one (`sys.setswitchinterval`,
@@ -107,10 +107,12 @@ class Tier:
         self._default = next(iter(self._tokenizers)) if default is None else default
         self._counts = Counts()
         self._limits = Limits(thresholds)
-        self._launcher = Launcher(self._counts, max_wait, max_batch_bytes, max_waiting_bytes, device_pause)
+        self._gate = Gate(max_queue, self._counts)
+        self._launcher = Launcher(
+            self._counts, lambda: self._gate.inside, max_wait, max_batch_bytes, max_waiting_bytes, device_pause
+        )
         self._learner = Learner()
         self._workers = Workers(workers)
-        self._gate = Gate(max_queue, self._counts)
         self._verifier = verifier
         self._desk = Desk(
             self._tokenizers,
