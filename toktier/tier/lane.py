@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .learner import Learner
     from .thresholds import Limits
 
-_PART = 1 << 18  # bytes the host encodes at a time, so that a long text does not keep the interpreter for itself
+_PART = 1 << 16  # bytes the host encodes at a time, so that a long text does not keep the interpreter for itself
 _LEARNT = 1 << 14  # characters from which on a window is no mere change, and worth learning
 _ASIDE = 1 << 13  # characters from which on the reference must not keep the interpreter for itself
 
