@@ -98,7 +98,7 @@ def test_the_parent_is_killed_again_and_again(tok, source, uninterrupted, tmp_pa
     rng, out, kills, seen = random.Random(1), tmp_path / "out", 0, 0
     while True:
         process = start(source, out)
-        goal = records(out) + rng.randrange(4, 10)
+        goal = records(out) + rng.randrange(5, 12)
         wait_for(lambda goal=goal: records(out) >= goal, process)
         time.sleep(rng.random() * 0.05)
         orphans = workers(process.pid)

@@ -88,7 +88,7 @@ def identity(manifest):
     return {k: v for k, v in manifest.items() if k != "run"}
 
 
-def test_the_same_output_with_a_worker_killed_on_the_way(cluster, tok, source, by_processes, tmp_path):
+def same_output_with_a_worker_killed_on_the_way(tok, source, by_processes, tmp_path):
     pids, out = tmp_path / "pids", tmp_path / "out"
     pids.mkdir()
     killed = []
@@ -129,7 +129,7 @@ class _Slow:
         return encode
 
 
-def test_going_on_with_another_engine(cluster, tok, source, by_processes, tmp_path):
+def going_on_with_another_engine(tok, source, by_processes, tmp_path):
     """What processes began, Ray finishes."""
     out = tmp_path / "out"
     bad = tmp_path / "b.jsonl"
@@ -146,8 +146,15 @@ def test_going_on_with_another_engine(cluster, tok, source, by_processes, tmp_pa
     assert (made["documents"], made["tokens"], made["skipped"]) == (600, by_processes["tokens"], 1)
 
 
-def test_a_unit_that_kills_its_workers_is_named(cluster, tok, source, tmp_path):
+def a_unit_that_kills_its_workers_is_named(tok, source, tmp_path):
     from corpus_slow import poisoned
 
     with pytest.raises(CorpusError, match=r"unit \d \(.*a.jsonl ...\): its Ray worker was lost 3 times"):
         corpus.run(tok, [source], tmp_path / "out", corpus.Settings(shard_bytes=150_000, engine="ray"), encode=poisoned)
+
+
+def test_a_run_on_a_cluster(cluster, tok, source, by_processes, tmp_path_factory):
+    """One test, so that one cluster is started whatever process of the test run gets which test."""
+    same_output_with_a_worker_killed_on_the_way(tok, source, by_processes, tmp_path_factory.mktemp("killed"))
+    going_on_with_another_engine(tok, source, by_processes, tmp_path_factory.mktemp("other"))
+    a_unit_that_kills_its_workers_is_named(tok, source, tmp_path_factory.mktemp("named"))
