@@ -47,24 +47,28 @@ CHOICES = [
 
 
 @functools.partial(jax.jit, static_argnums=range(1, 6))
-def packed_by(tokens, length, rows, how, bos, eos, start=None):
-    return tj.pack(tokens, length, rows, how=how, bos=bos, eos=eos, pad=PAD, start=start)
+def packed_by(tokens, length, rows, how, bos, eos, start=None, first=None, last=None):
+    return tj.pack(tokens, length, rows, how=how, bos=bos, eos=eos, pad=PAD, start=start, first=first, last=last)
 
 
-def elements(documents, bos, eos):
-    """(document, id, flat index of the token or -1) of each document's elements."""
+def elements(documents, bos, eos, first=(True,) * B, last=(True,) * B):
+    """(part, id, flat index of the token or -1) of each part's elements."""
+    roots = np.cumsum([k == 0 or f for k, f in enumerate(first)])
     found = []
     for d, document in enumerate(documents):
+        whole = [documents[k] for k in range(B) if roots[k] == roots[d]]
         own = [(d, token, d * T + k) for k, token in enumerate(document or [])]
-        if own:
-            own = [(d, bos, -1)] * (bos is not None) + own + [(d, eos, -1)] * (eos is not None)
-        found.append(own)
+        if None not in whole and any(whole):
+            own = [(d, bos, -1)] * (bos is not None and first[d]) + own + [(d, eos, -1)] * (eos is not None and last[d])
+            found.append(own)
+        else:
+            found.append([])
     return found
 
 
-def model(documents, length, rows, how, bos, eos, start):
+def model(documents, length, rows, how, bos, eos, start, first=(True,) * B, last=(True,) * B):
     """What `pack` is to give, element by element."""
-    whole = elements(documents, bos, eos)
+    whole = elements(documents, bos, eos, first, last)
     left = [own[s:] for own, s in zip(whole, start, strict=True)]
     bins: list[list[tuple[int, int, int]]] = [[] for _ in range(rows)]
     taken = list(start)
@@ -83,7 +87,7 @@ def model(documents, length, rows, how, bos, eos, start):
     for r, row in enumerate(bins):
         segment, place = 0, 0
         for c, (document, value, index) in enumerate(row):
-            fresh = c == 0 or row[c - 1][0] != document
+            fresh = c == 0 or (row[c - 1][0] != document and bool(first[document]))
             segment, place = segment + fresh, 0 if fresh else place + 1
             ids[r, c], segments[r, c], places[r, c], source[r, c] = value, segment, place, index
     size = [len(own) for own in whole]
@@ -91,11 +95,11 @@ def model(documents, length, rows, how, bos, eos, start):
     return ids, segments, places, source, sum(map(bool, bins)), taken, size, overflow
 
 
-def check(documents, choice, start):
-    size = [len(own) for own in elements(documents, *choice[3:])]
+def check(documents, choice, start, *parts):
+    size = [len(own) for own in elements(documents, *choice[3:], *parts)]
     start = [min(s, n) for s, n in zip(start, size, strict=True)]
-    found = packed_by(tokens_of(documents), *choice, np.array(start, np.int32))
-    want = model(documents, *choice, start)
+    found = packed_by(tokens_of(documents), *choice, np.array(start, np.int32), *map(np.array, parts))
+    want = model(documents, *choice, start, *parts)
     for name, a, b in zip(found._fields, found, want, strict=True):
         assert np.asarray(a).tolist() == np.asarray(b).tolist(), name
     return found
@@ -122,6 +126,55 @@ def test_what_does_not_fit_goes_on_in_the_next_call(documents, choice) -> None:
             break
         start = found.taken.tolist()
     assert seen == whole
+
+
+FLAGS = st.lists(st.booleans(), min_size=B, max_size=B)
+
+
+@given(DOCUMENTS, st.sampled_from([CHOICES[1], CHOICES[2]]), FLAGS, FLAGS)
+@settings(max_examples=200)
+def test_documents_in_parts(documents, choice, first, last) -> None:
+    check(documents, choice, [0] * B, first, last)
+
+
+def test_a_long_document_in_parts_is_packed_as_a_whole_one() -> None:
+    import families
+
+    tok = toktier.load("o200k_base")
+    tables = tj.tables(tok, special_tokens="parse")
+    long = families.texts()["chinese"][:150] + "<|endoftext|>" + families.texts()["english"][:700]
+    texts = ["short", long, "", "end"]
+    parts = tj.cut(tok, texts, 128)
+    assert "".join(parts.texts) == "".join(texts)
+    assert max(len(p.encode()) for p in parts.texts) <= 128
+    assert parts.first.sum() == parts.last.sum() == len(texts)
+    rows = tj.batch(tok, parts.texts, length=128, rows=16)
+    assert len(parts.texts) > 16 or rows is not None
+    ids = [tok.encode(text, special_tokens="parse").tolist() for text in texts]
+    found, k = [], 0
+    for _ in texts:
+        own: list[int] = []
+        while True:
+            own += tok.encode(parts.texts[k], special_tokens="parse").tolist()
+            k += 1
+            if parts.last[k - 1]:
+                break
+        found.append(own)
+    assert found == ids
+    tokens = tj.encode_bytes(tables, rows.data, rows.lengths)
+    first, last = (np.pad(x, (0, 16 - len(x)), constant_values=True) for x in parts[1:])
+    packed = tj.pack(tokens, 1024, 1, eos=199_999, first=first, last=last)
+    want = [e for own in ids if own for e in [*own, 199_999]]
+    assert packed.ids[0, : len(want)].tolist() == want
+    assert packed.segment_ids[0].max() == 3
+    assert packed.positions[0].max() == len(ids[1])
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    tok = toktier.load("o200k_base")
+    with pytest.raises(InputError, match=r"texts\[1\] cannot be cut within 16 bytes from character 0"):
+        tj.cut(tok, ["a", "x" * 17], 16)
+    assert tj.cut(tok, ["x" * 16, "a b"], 16).texts == ["x" * 16, "a b"]
 
 
 def test_a_document_longer_than_a_row_is_left_whole_by_first_fit() -> None:
@@ -235,6 +288,8 @@ def test_arguments_that_cannot_be_are_refused() -> None:
         {"length": 0},
         {"rows": -1},
         {"how": "best"},
+        {"first": np.ones(3, bool)},
+        {"last": np.ones(B, np.int32)},
         {"start": np.zeros(3, np.int32)},
         {"length": 1 << 20, "rows": 1 << 12},
     ):

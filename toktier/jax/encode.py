@@ -220,7 +220,7 @@ def _judged(bits: Array, wrong: Array, length: int, lead: int) -> tuple[Array, A
     for kind in Reason:
         wrong |= _bit((rows & (1 << kind)).any(1), kind)
     reason = jnp.where(wrong == 0, 0, jax.lax.population_count(~wrong & (wrong - 1)).astype(jnp.int32))
-    good = jnp.repeat(reason == 0, width, total_repeat_length=b * width)
+    good = jnp.broadcast_to((reason == 0)[:, None], (b, width)).reshape(-1)
     return reason, jnp.pad(good, (0, bits.shape[0] - b * width))
 
 

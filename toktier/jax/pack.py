@@ -52,6 +52,8 @@ def pack(
     eos: int | None = None,
     pad: int = 0,
     start: Any = None,
+    first: Any = None,
+    last: Any = None,
 ) -> Packed:
     """Documents into rows of one length.
 
@@ -68,6 +70,10 @@ def pack(
       pad: the id where nothing stands.
       start: int32[B], how many elements of each document an earlier call has placed (its `taken`); None: none.  So what
         does not fit goes into the next call.
+      first, last: bool[B], for documents in parts (`toktier.jax.cut`): whether a row is the first and the last part of
+        its document.  A part that is not the first goes on with the row before it: one segment, no BOS between.  If one
+        part is not ok, none of that document's parts here takes a place.  None: every row is a whole document.  Only
+        with how="split".
 
     Returns:
       Packed; `overflow` says that rows did not suffice, `taken` and `size` which documents that concerns.
@@ -85,8 +91,16 @@ def pack(
     _check_shape(length, rows)
     ids, count = _rows_of(tokens)
     b, t = ids.shape
-    count = jnp.where(jnp.asarray(tokens.ok), count, 0)
-    size = jnp.where(count > 0, count + (bos is not None) + (eos is not None), 0)
+    if how == "first_fit" and (first is not None or last is not None):
+        raise InputError("first and last are for how='split'; how='first_fit' takes whole documents")
+    ok = jnp.asarray(tokens.ok)
+    first, last = _flags(first, b, "first"), _flags(last, b, "last")
+    whole = jnp.cumsum(first.at[:1].set(True), dtype=jnp.int32) - 1  # the document of each part
+    ok = (jnp.zeros(b, jnp.int32).at[whole].add(~ok) == 0)[whole]
+    filled = (jnp.zeros(b, jnp.int32).at[whole].max(count) > 0)[whole]
+    count = jnp.where(ok, count, 0)
+    before = (first & (bos is not None)).astype(jnp.int32)
+    size = jnp.where(ok & filled, before + count + (last & (eos is not None)), 0)
     done = jnp.zeros(b, jnp.int32) if start is None else jnp.asarray(start).astype(jnp.int32)
     if done.shape != (b,):
         raise InputError(f"start must be int32[{b}], not of shape {done.shape}")
@@ -103,28 +117,27 @@ def pack(
     total = length * rows
     index = jnp.arange(total, dtype=jnp.int32)
     begins = jnp.zeros(total, jnp.int32).at[jnp.where(taken > 0, place, total)].set(jnp.arange(1, b + 1), mode="drop")
-    first = lax.cummax(jnp.where(begins > 0, index, -1))
-    document = begins[jnp.maximum(first, 0)] - 1
-    there = (first >= 0) & (index - first < taken[document])
-    element = index - first + done[document]
-    token = element - (bos is not None)
+    head = lax.cummax(jnp.where(begins > 0, index, -1))
+    document = begins[jnp.maximum(head, 0)] - 1
+    there = (head >= 0) & (index - head < taken[document])
+    element = index - head + done[document]
+    token = element - before[document]
     at = jnp.where(there & (token >= 0) & (token < count[document]), document * t + token, -1)
     value = jnp.where(at >= 0, ids.reshape(-1)[jnp.maximum(at, 0)], pad)
     if bos is not None:
-        value = jnp.where(there & (element == 0), bos, value)
+        value = jnp.where(there & (token < 0), bos, value)
     if eos is not None:
-        value = jnp.where(there & (element == size[document] - 1), eos, value)
+        value = jnp.where(there & (token >= count[document]), eos, value)
 
-    column = index % length
-    opens = (there & ((index == first) | (column == 0))).reshape(rows, length)
+    opens = there & (((index == head) & first[document]) | (index % length == 0))
+    position = jnp.where(there, index - lax.cummax(jnp.where(opens, index, 0)), 0)
     there = there.reshape(rows, length)
-    segment = jnp.where(there, jnp.cumsum(opens, 1, dtype=jnp.int32), 0)
-    position = jnp.where(there, (index - jnp.maximum(first, index - column)).reshape(rows, length), 0)
+    segment = jnp.where(there, jnp.cumsum(opens.reshape(rows, length), 1, dtype=jnp.int32), 0)
     placed = done + taken
     return Packed(
         value.reshape(rows, length),
         segment,
-        position,
+        position.reshape(rows, length),
         at.reshape(rows, length),
         there.any(1).sum(dtype=jnp.int32),
         placed,
@@ -210,6 +223,13 @@ def _first_fit(left: Array, length: int, rows: int) -> tuple[Array, Array]:
 
     sizes = jnp.minimum(left, length + 1)
     return lax.scan(put, jnp.zeros(rows, jnp.int32), sizes)[1]
+
+
+def _flags(values: Any, b: int, name: str) -> Array:
+    flags = jnp.ones(b, bool) if values is None else jnp.asarray(values)
+    if flags.shape != (b,) or flags.dtype != bool:
+        raise InputError(f"{name} must be bool[{b}], not {flags.dtype}{list(flags.shape)}")
+    return flags
 
 
 def _width(ids: Array, length: int) -> Array:

@@ -176,8 +176,8 @@ def _stacked(
     if too_long == "error" and (lengths > wide).any():
         k = int(np.argmax(lengths > wide))
         raise InputError(
-            f"texts[{k}] has {lengths[k]} bytes, and length={length}; pass a larger length, cut the text, or "
-            "too_long='flag' to have its row marked Reason.LENGTH"
+            f"texts[{k}] has {lengths[k]} bytes, and length={length}; pass a larger length, cut it with "
+            "toktier.jax.cut, or pass too_long='flag' to have its row marked Reason.LENGTH"
         )
     data = np.zeros((many, wide), np.uint8)
     for k, raw in enumerate(encoded):
