@@ -430,6 +430,22 @@ def test_an_input_that_changes_during_the_run_is_refused(tok, tmp_path):
         scan.check_unchanged(made.inputs[0], made.units[0][0])
 
 
+def test_a_worker_of_a_run_before_the_restart_changes_nothing(tok, tmp_path):
+    from toktier.corpus import settings, unit
+
+    source, out = jsonl(tmp_path / "a.jsonl", [{"text": t} for t in TEXTS]), tmp_path / "out"
+    run(tok, source, out, write="parquet")
+    chosen = corpus.Settings(write="parquet", eos="5")
+    inputs = (Input(str(source), "jsonl"),)
+    made = plan.make(settings.recipe(chosen, tok), chosen, inputs, lambda n: None)
+    job = unit.Job(tok, chosen, made.recipe["options"], inputs, out, plan.stamp(out))
+    run(tok, source, out, write="parquet", restart=True)
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    with pytest.raises(CorpusError, match="another run was begun here"):
+        unit.do(job, 0, made.units[0], job.encoder(), lambda n: None)
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+
+
 def test_a_damaged_shard_of_an_unfinished_run_is_made_again(tok, tmp_path):
     source = jsonl(tmp_path / "a.jsonl", [{"text": t} for t in TEXTS])
     want = run(tok, source, tmp_path / "whole", shard_bytes=2000)

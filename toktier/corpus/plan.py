@@ -98,6 +98,15 @@ def read(folder: Path) -> dict[str, Any] | None:
         raise CorpusError(f"{folder / NAME}: is no plan of `toktier corpus` ({e}); begin anew with --restart") from e
 
 
+def stamp(folder: Path) -> tuple[int, int]:
+    """(bytes, time of change in ns) of the plan on disk: another one has another; (0, 0) where there is none."""
+    try:
+        found = os.stat(folder / NAME)
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """In words, what a run would do otherwise than the one that began the folder."""
     new = json.loads(json.dumps(new))

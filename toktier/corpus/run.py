@@ -95,7 +95,7 @@ def run(
             write_json(folder / plan.NAME, made.as_json())
         records = dict(_finished(folder, made, say) if known is not None else ())
         tasks = [(k, unit) for k, unit in enumerate(made.units) if k not in records]
-        job = Job(tokenizer, settings, wanted["options"], made.inputs, folder.resolve(), encode)
+        job = Job(tokenizer, settings, wanted["options"], made.inputs, folder.resolve(), plan.stamp(folder), encode)
         size = sum(s.size for unit in made.units for s in unit)
         say("encoding", sum(s.size for k in records for s in made.units[k]), size)
         ran: dict[str, Any] = {"shards_found": len(records)}

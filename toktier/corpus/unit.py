@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toktier.corpus import documents
+from toktier.corpus import documents, plan
 from toktier.corpus.encode import Encode, encoder, groups, rows
 from toktier.corpus.inputs import Input
 from toktier.corpus.scan import Segment, check_unchanged
 from toktier.corpus.settings import Settings
 from toktier.corpus.shards import ShardWriter
-from toktier.errors import InputError
+from toktier.errors import CorpusError, InputError
 
 if TYPE_CHECKING:
     from toktier.tokenizer import Tokenizer
@@ -28,6 +28,7 @@ class Job:
     Attributes:
       tokenizer: the tokenizer.  settings: of the run.  options: of its recipe.
       inputs: all of them.  folder: the output.
+      plan: `plan.stamp` of the folder when the run began.
       encode: makes the encoder of a tokenizer; None for `encode.encoder`.
     """
 
@@ -36,6 +37,7 @@ class Job:
     options: dict[str, Any]
     inputs: tuple[Input, ...]
     folder: Path
+    plan: tuple[int, int]
     encode: Callable[[Tokenizer], Encode] | None = None
 
     def encoder(self) -> Encode:
@@ -58,7 +60,7 @@ def do(job: Job, number: int, segments: tuple[Segment, ...], encode: Encode, pro
 
     Raises:
       InputError: a document that the settings do not let pass; names its place.
-      CorpusError: an input was changed; the disk is full.
+      CorpusError: an input was changed; the disk is full; the folder was begun anew meanwhile.
     """
     writer = ShardWriter(job.folder, number, job.options, job.inputs)
     told = 0
@@ -73,6 +75,8 @@ def do(job: Job, number: int, segments: tuple[Segment, ...], encode: Encode, pro
                 told += size
                 progress(size)
             check_unchanged(job.inputs[segment.input], segment)
+        if plan.stamp(job.folder) != job.plan:  # a worker may outlast its run, where that was killed
+            raise CorpusError(f"{job.folder}: another run was begun here; what this one was doing is given up")
         record = writer.commit()
         progress(sum(s.size for s in segments) - told)  # they differ where an input is compressed
         return record
