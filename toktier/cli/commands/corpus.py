@@ -82,7 +82,7 @@ def command(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    r"""Tokenize files, folders and globs into DIR; the same command goes on where one that was killed stopped.
+    """Tokenize files, folders and globs into DIR; the same command goes on where one that was killed stopped.
 
     DIR gets shard-00000.parquet ... (source, position, tokens: list<int32>), tokens.bin and offsets.bin (for
     numpy.memmap; toktier.corpus.open reads them), and manifest.json with digests of all that went in and came out.
@@ -91,7 +91,7 @@ def command(
     Examples:
       toktier corpus data/*.jsonl.gz --out tokens --eos '<|endoftext|>'
       toktier corpus books/ --out tokens --errors skip
-      toktier corpus wiki.txt --separator '\n\n\n' -t ./model --out tokens --write flat
+      toktier corpus wiki.txt --separator '\\n\\n\\n' -t ./model --out tokens --write flat
       toktier corpus s.parquet --column body --id-field url --out tokens --engine ray
     """
     from toktier.cli.stages import StageBar
