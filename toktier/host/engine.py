@@ -138,7 +138,7 @@ class HostEngine:
         units = split_units(self._unit, data)
         stops = np.cumsum(np.fromiter(map(len, units), np.int64, len(units)))
         last = dict(zip(units, range(len(units)), strict=True))
-        fresh = [u for u in last.keys() - self.units.young.keys() if len(u) <= LONGEST_PIECE and u[0] != 0xFF]
+        fresh = [u for u in set(last).difference(self.units.young) if len(u) <= LONGEST_PIECE and u[0] != 0xFF]
         at = np.fromiter(map(last.__getitem__, fresh), np.int64, len(fresh))
         begins = stops[at] - np.fromiter(map(len, fresh), np.int64, len(fresh))
         low, high = np.searchsorted(encoded.ends, [begins, stops[at]], "right")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
     from .launcher import Launcher
     from .learner import Learner
+    from .pace import Pace
     from .thresholds import Limits
 
-_PART = 1 << 16  # bytes the host encodes at a time, so that a long text does not keep the interpreter for itself
+_PART = 1 << 14  # bytes the host encodes at a time, so that a long text does not keep the interpreter for itself
 _LEARNT = 1 << 14  # characters from which on a window is no mere change, and worth learning
 _ASIDE = 1 << 13  # characters from which on the reference must not keep the interpreter for itself
 
@@ -35,12 +37,12 @@ class Lane:
       quarantined: why the reference alone may serve it, or "".
     """
 
-    def __init__(self, tokenizer: Tokenizer, limits: Limits, launcher: Launcher, learner: Learner) -> None:
+    def __init__(self, tokenizer: Tokenizer, limits: Limits, launcher: Launcher, learner: Learner, pace: Pace) -> None:
         self.tokenizer = tokenizer
         self.core = tokenizer.core
         self.quarantined = ""
         self._unsupported = self.core.reason
-        self._limits, self._launcher, self._learner = limits, launcher, learner
+        self._limits, self._launcher, self._learner, self._pace = limits, launcher, learner, pace
         self._pipeline = None if self._unsupported else self.core.pipeline
 
     @property
@@ -126,11 +128,14 @@ class Lane:
         if len(buffer) <= 2 * _PART:
             return host.encode_buffer(buffer)
         ids, ends = [], []
-        for start, stop in chunks.plan(self.core.tables.pretok, buffer, _PART):
-            work.left()
-            part = host.encode_buffer(buffer[start:stop])
-            ids.append(part.ids)
-            ends.append(part.ends + np.int64(start))
+        with self._pace as pace:
+            for start, stop in chunks.plan(self.core.tables.pretok, buffer, _PART):
+                work.left()
+                began = time.perf_counter()
+                part = host.encode_buffer(buffer[start:stop])
+                ids.append(part.ids)
+                ends.append(part.ends + np.int64(start))
+                pace.give_way(time.perf_counter() - began)
         return Encoded(np.concatenate(ids), np.concatenate(ends))
 
 

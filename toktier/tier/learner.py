@@ -18,9 +18,10 @@ from ..encoded import Encoded
 
 if TYPE_CHECKING:
     from ..core import Core
+    from .pace import Pace
 
 _TAIL = 1 << 18  # bytes at the end of a text
-_PART = 1 << 13  # bytes learned at a time
+_PART = 1 << 12  # bytes learned at a time
 _REST = 3.0  # pause, in times of what the last part took
 _TEXTS = 8  # that may wait; an older one is dropped for a new one
 
@@ -28,7 +29,8 @@ _TEXTS = 8  # that may wait; an older one is dropped for a new one
 class Learner:
     """One thread, started by the first text."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
         self._waiting: collections.deque[tuple[Core, np.ndarray, Encoded]] = collections.deque(maxlen=_TEXTS)
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
@@ -83,6 +85,8 @@ class Learner:
                 began = time.perf_counter()
                 a, b = np.searchsorted(encoded.ends, [start, stop], "right")
                 core.host.learn(buffer[start:stop].tobytes(), Encoded(encoded.ids[a:b], encoded.ends[a:b] - start))
-                rest = _REST * (time.perf_counter() - began)
+                took = time.perf_counter() - began
+                self._pace.give_way(took)
+                rest = _REST * took
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, rest)

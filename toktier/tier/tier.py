@@ -23,6 +23,7 @@ from .gate import Gate
 from .lane import Lane
 from .launcher import Launcher
 from .learner import Learner
+from .pace import Pace
 from .thresholds import Limits, Thresholds
 from .work import Work, current, late
 from .workers import Workers
@@ -83,7 +84,7 @@ class Tier:
         max_batch_bytes: int = 1 << 22,
         max_waiting_bytes: int = 1 << 25,
         device_pause: float = 1.0,
-        switch_interval: float | None = 0.0005,
+        switch_interval: float | None = 0.001,
         ttl: float | None = 3600.0,
         max_session_bytes: int | None = None,
         path: str | Path | None = None,
@@ -111,13 +112,14 @@ class Tier:
         self._launcher = Launcher(
             self._counts, lambda: self._gate.inside, max_wait, max_batch_bytes, max_waiting_bytes, device_pause
         )
-        self._learner = Learner()
+        pace = Pace(lambda: self._gate.inside, lambda: self._launcher.waiting)
+        self._learner = Learner(pace)
         self._workers = Workers(workers)
         self._verifier = verifier
         self._desk = Desk(
             self._tokenizers,
             self._default,
-            lambda tok: Lane(tok, self._limits, self._launcher, self._learner),
+            lambda tok: Lane(tok, self._limits, self._launcher, self._learner, pace),
             ttl,
             None if path is None else arguments.file(path),
             max_session_bytes,
