@@ -9,6 +9,7 @@ import pytest
 from test_tier_batching import until
 
 from toktier.tier import TierClosedError, switching
+from toktier.tier.pace import Pace
 from toktier.tier.workers import Workers
 
 
@@ -127,6 +128,25 @@ def test_closing_finishes_what_was_taken_or_fails_it():
                 assert isinstance(future.exception(), TierClosedError)
         with pytest.raises(TierClosedError):
             pool.submit(lambda: 1, None, lambda: None)
+
+
+def test_long_work_gives_way_while_short_requests_are_at_work():
+    at_work, checked = [2], threading.Event()
+
+    def waiting():
+        checked.set()
+        return 0
+
+    pace = Pace(lambda: at_work[0], waiting)
+    with pace:
+        thread = threading.Thread(target=pace.give_way, args=(3600,))
+        thread.start()
+        checked.wait()
+        assert thread.is_alive()
+        at_work[0] = 1  # the long one alone
+        thread.join()
+        pace.give_way(3600)
+    pace.give_way(0)
 
 
 def test_the_switch_interval_is_shared_and_put_back():

@@ -15,8 +15,10 @@ _NAP = 0.0002  # seconds
 
 
 class Pace:
-    """Args:
-    inside: requests in the tier.  waiting: those of them that wait for the device.
+    """Who is inside and at work, and how much of it is long.
+
+    Args:
+      inside: how many requests are in the tier.  waiting: how many of them wait for the device or for a thread.
     """
 
     def __init__(self, inside: Callable[[], int], waiting: Callable[[], int]) -> None:

@@ -112,9 +112,9 @@ class Tier:
         self._launcher = Launcher(
             self._counts, lambda: self._gate.inside, max_wait, max_batch_bytes, max_waiting_bytes, device_pause
         )
-        pace = Pace(lambda: self._gate.inside, lambda: self._launcher.waiting)
-        self._learner = Learner(pace)
         self._workers = Workers(workers)
+        pace = Pace(lambda: self._gate.inside, lambda: self._launcher.waiting + self._workers.waiting)
+        self._learner = Learner(pace)
         self._verifier = verifier
         self._desk = Desk(
             self._tokenizers,
