@@ -2,7 +2,7 @@
 
 A thread that waits for the device counts as away, and another one takes its place meanwhile.  Jobs with the same key
 run one after the other in the order they were brought, so two changes of one session never keep two threads busy.
-Long jobs never take the last thread, unless there is only one, so short ones do not queue behind them.
+Long jobs take half of the threads at most (or the only one), so short ones do not queue behind them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Workers:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._most_long = max(1, size - 1)
+        self._most_long = max(1, size // 2)
         self._short: collections.deque[_Job] = collections.deque()
         self._long: collections.deque[_Job] = collections.deque()
         self._behind: dict[Hashable, collections.deque[_Job]] = {}  # keys in use, and what waits behind each
