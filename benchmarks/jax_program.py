@@ -57,10 +57,9 @@ def main() -> None:
     seconds = time.perf_counter() - begun
     memory = compiled.memory_analysis()
     text_bytes = int(first.lengths.sum())
-    print(_common.machine() if hasattr(_common, "machine") else jax.devices()[0])
-    print(
-        f"{tok.spec.name}: {args.rows} rows of {args.length} bytes, {text_bytes} bytes of text; tables {tables.n_bytes}"
-    )
+    print(_common.machine())
+    print(f"{tok.spec.name}: {args.rows} rows of {args.length} bytes, {text_bytes} bytes of text")
+    print(f"tables of {tables.n_bytes / 1e6:.1f} MB, sent once")
     print(f"compiled in {seconds:.1f} s (or loaded from JAX's cache)")
     if memory is not None:
         per = first.data.size
