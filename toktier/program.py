@@ -29,7 +29,7 @@ from toktier.pretok.scan import BOUNDARY_BYTE as BOUNDARY
 from toktier.pretok.scan import ScanTables, marks
 from toktier.pretok.tables import START
 
-_CLASSES = (8, 16, 32, 64)  # start tokens; pieces of more go to the flat array
+_CLASSES = (16, 32, 64, 128)  # start tokens; pieces of more go to the flat array
 _LENGTH_BITS = 5  # a claim holds a position and a length of at most 16
 
 
