@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-import families
+import corpus_source
 import numpy as np
 import pytest
 from corpus_slow import poisoned, slow
@@ -33,15 +33,7 @@ def tok():
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A JSONL file of 900 documents, about a megabyte."""
-    rng = random.Random(7)
-    whole = "".join(families.texts().values()).replace("<|", "<")
-    path = tmp_path_factory.mktemp("in") / "a.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        for k in range(900):
-            at = rng.randrange(len(whole) - 1000)
-            file.write(json.dumps({"text": f"{k} {whole[at : at + rng.randrange(1000)]}"}) + "\n")
-    return path
+    return corpus_source.write(tmp_path_factory.mktemp("in"), 900)
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,12 @@
 """The same run on a real Ray cluster of this machine: same plan, same digest, and a worker killed on the way."""
 
-import json
 import os
-import random
 import signal
 import threading
 import time
 import warnings
 
-import families
+import corpus_source
 import pytest
 
 import toktier
@@ -68,14 +66,7 @@ def tok():
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    rng = random.Random(7)
-    whole = "".join(families.texts().values()).replace("<|", "<")
-    path = tmp_path_factory.mktemp("in") / "a.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        for k in range(600):
-            at = rng.randrange(len(whole) - 1000)
-            file.write(json.dumps({"text": f"{k} {whole[at : at + rng.randrange(1000)]}"}) + "\n")
-    return path
+    return corpus_source.write(tmp_path_factory.mktemp("in"), 600)
 
 
 @pytest.fixture(scope="module")

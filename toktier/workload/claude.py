@@ -7,15 +7,13 @@ block, or growing snapshots while it streams.  The system prompt and the tools a
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from pathlib import Path
 from typing import Any
 
 from .conversation import Conversation
-from .records import count, digest, field, records, seconds, text, written
+from .records import LogReader, count, digest, field, records, seconds, text, written
 from .traces import Call
 
 SOURCE = "claude"
@@ -62,24 +60,14 @@ class _Answer:
     tools: dict[str, int] = attribute(default_factory=dict)  # by id of a use of a tool: its characters
 
 
-class ClaudeReader:
+class ClaudeReader(LogReader):
     """Reads files one after the other; what one repeats from another is told by `uuid` and `message.id`.
 
-    Args:
-      name: makes a session's public name from the file and the chain in it ("" for the main one).
-      counts, skipped, repeated, notes: are counted into.
+    Arguments as for `LogReader`.
     """
 
-    def __init__(
-        self,
-        name: Callable[[Path, str], str],
-        counts: Counter[str],
-        skipped: Counter[str],
-        repeated: Counter[str],
-        notes: Counter[str],
-    ) -> None:
-        self._name = name
-        self.counts, self.skipped, self.repeated, self.notes = counts, skipped, repeated, notes
+    def __init__(self, *shared: Any) -> None:
+        super().__init__(*shared)
         self._uuids: set[str] = set()  # of the files before
         self._called: set[str] = set()  # answers of all files
         self._nodes: dict[str, _Node] = {}

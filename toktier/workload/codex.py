@@ -9,14 +9,12 @@ no id.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .conversation import Conversation
-from .records import count, digest, field, records, seconds, text, written
+from .records import LogReader, count, digest, field, records, seconds, text, written
 
 SOURCE = "codex"
 _TYPES = ("session_meta", "turn_context", "response_item", "compacted", "event_msg")
@@ -55,19 +53,11 @@ class _Item:
     cached: int = 0
 
 
-class CodexReader:
-    """Reads files one after the other; arguments as for `ClaudeReader`."""
+class CodexReader(LogReader):
+    """Reads files one after the other; arguments as for `LogReader`."""
 
-    def __init__(
-        self,
-        name: Callable[[Path, str], str],
-        counts: Counter[str],
-        skipped: Counter[str],
-        repeated: Counter[str],
-        notes: Counter[str],
-    ) -> None:
-        self._name = name
-        self.counts, self.skipped, self.repeated, self.notes = counts, skipped, repeated, notes
+    def __init__(self, *shared: Any) -> None:
+        super().__init__(*shared)
         self._chains: set[bytes] = set()  # the digest of every beginning of every file
         self._call_ids: set[str] = set()
 

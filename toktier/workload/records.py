@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,26 @@ BROKEN, CUT_OFF, NO_OBJECT, BAD_UTF8, UNREADABLE = (
     "lines with bytes that are not UTF-8",
     "files that cannot be read",
 )
+
+
+class LogReader:
+    """What readers of logs share: how sessions are named, and what is counted.
+
+    Args:
+      name: makes a session's public name from the file and the chain in it ("" for the main one).
+      counts, skipped, repeated, notes: are counted into.
+    """
+
+    def __init__(
+        self,
+        name: Callable[[Path, str], str],
+        counts: Counter[str],
+        skipped: Counter[str],
+        repeated: Counter[str],
+        notes: Counter[str],
+    ) -> None:
+        self._name = name
+        self.counts, self.skipped, self.repeated, self.notes = counts, skipped, repeated, notes
 
 
 def records(file: Path, counts: Counter[str], skipped: Counter[str]) -> Iterator[dict[str, Any]]:
