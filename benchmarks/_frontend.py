@@ -6,6 +6,7 @@ would on the way to an inference engine.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import dataclasses
@@ -73,7 +74,7 @@ class Reply:
     path: str = ""
 
 
-class _Base:
+class _Base(abc.ABC):
     def __init__(self, connection: Connection, setup: Setup) -> None:
         import toktier
 
@@ -91,8 +92,9 @@ class _Base:
     def close(self) -> None:
         pass
 
+    @abc.abstractmethod
     def handle(self, operation: str, number: int, session: str, text: str, came: float) -> None:
-        raise NotImplementedError
+        """Answer one request; `came` is when it was read."""
 
 
 class Stateless(_Base):
