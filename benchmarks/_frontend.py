@@ -90,7 +90,8 @@ class _Base(abc.ABC):
         return {}
 
     def close(self) -> None:
-        pass
+        """Nothing is open, unless a subclass says so."""
+        return
 
     @abc.abstractmethod
     def handle(self, operation: str, number: int, session: str, text: str, came: float) -> None:
