@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from toktier.bpe.lookup import LookupTables, pair_rank
-from toktier.bpe.starts import WIDTH_BITS, Starts
+from toktier.bpe.starts import Starts
 from toktier.compact import ranks
 from toktier.fence import fence
 
@@ -119,7 +119,7 @@ def _load(t, first: Starts, place, start, length, count, state: Lanes, idle, tak
     slot = jnp.arange(state.tile.token.shape[0], dtype=jnp.int32)[:, None]
     inside = fresh & (slot < size)
     where = fence(t.known, place[jnp.where(inside, at + slot, 0)])
-    rank = jnp.where(slot + 1 < size, first.merge[where] >> WIDTH_BITS, t.product.shape[0] - 1)
+    rank = jnp.where(slot + 1 < size, first.rank[where], t.product.shape[0] - 1)
     token, key = fence(t.known, (first.token[where], _key(t, rank, slot)))
     old = state.tile
     tile = Tile(

@@ -17,26 +17,16 @@ from toktier.compact import packed, positions_of, rank_at
 from toktier.fence import fence
 
 _MARGIN = 8  # bytes read beyond a tile: a character before it, and behind it the next token's whole character
-WIDTH_BITS = 2
 
 
 class Starts(NamedTuple):
-    """token: int32[N], -1 at dead slots; merge: int32[N], `rank << 2 | width - 1` of the merge with the next live one.
+    """token: int32[N], -1 at dead slots; rank: int32[N], of the merge with the next live one, R where there is none.
 
-    The rank is R where there is no merge; the width says how many bytes farther the next live slot is.  Neither knows
-    where a piece ends: the reader must check that the next slot still belongs to it.
+    Neither knows where a piece ends: the reader must check that the next slot still belongs to it.
     """
 
     token: Array
-    merge: Array
-
-    def at(self, place: Array, inside: Array, left: Array, none: int) -> tuple[Array, Array, Array]:
-        """token, rank and liveness of slots; `left` is how many bytes of the piece there are from each slot on."""
-        token = jnp.where(inside, self.token[place], -1)
-        merge = self.merge[place]
-        alive = token >= 0
-        goes_on = alive & ((merge & ((1 << WIDTH_BITS) - 1)) + 1 < left)
-        return token, jnp.where(goes_on, merge >> WIDTH_BITS, none), alive
+    rank: Array
 
 
 class Slots(NamedTuple):
@@ -76,7 +66,7 @@ def starts(t: LookupTables, data: Array, head: Array, tile: int) -> Starts:
     def of_bytes(byte, _):
         token = t.byte_token[byte[here]]
         rank = t.byte_pair_rank[byte[here] << 8 | byte[_MARGIN + 1 : _MARGIN + tile + 1]]
-        return token, rank << WIDTH_BITS
+        return token, rank
 
     def of_characters(byte, first):
         token, width = fence(t.known, _start_tokens(t, byte, first))
@@ -84,7 +74,7 @@ def starts(t: LookupTables, data: Array, head: Array, tile: int) -> Starts:
         after = jnp.select([width == k for k in (1, 2, 3)], [_up(token, k) for k in (1, 2, 3)], _up(token, 4))
         after = fence(t.known, after)
         rank = pair_rank(t, token, after, live & (after >= 0))
-        return token[here], (rank << WIDTH_BITS | (width - 1))[here]
+        return token[here], rank[here]
 
     def step(k, carry):
         byte = lax.dynamic_slice(padded, (k * tile,), (tile + 2 * _MARGIN,)).astype(jnp.int32)
