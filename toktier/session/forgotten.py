@@ -15,7 +15,8 @@ from .repair import Splice
 
 if TYPE_CHECKING:
     from .chunks import ChunkList
-    from .session import Patch, Session
+    from .patch import Patch
+    from .session import Session
 
 KEPT = 2  # chunks at the end whose text stays
 _BESIDE = 3  # chunks on either side of a change that are read from the new text

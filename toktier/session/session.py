@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from . import forgotten, repair
 from .checks import check_text, offset
 from .chunks import Chunk, ChunkList
 from .ids import IdBuffer
+from .patch import Patch, frozen, minimal, nothing
 from .repair import WindowEngine
 from .splice import Plan, build
 
@@ -21,17 +22,6 @@ if TYPE_CHECKING:
 
 MODES = ("certified", "checked")
 Undo = Callable[[], None]
-
-
-class Patch(NamedTuple):
-    """How the ids changed: `new = old[:start] + ids + old[start + removed:]`.
-
-    start: tokens kept in front.  removed: tokens taken out behind them.  ids: int32[k], read-only, put in their place.
-    """
-
-    start: int
-    removed: int
-    ids: np.ndarray
 
 
 class Session:
@@ -169,7 +159,7 @@ class Session:
             at = len(self._ids) - self._back
             undo = self._commit(at, array[:0], array, len(self._chunks), len(self._chunks), chunks)
             self._note("given", 0, 0, 0)
-            return self._done(Patch(at, 0, _frozen(array)), undo)
+            return self._done(Patch(at, 0, frozen(array)), undo)
 
     def retokenize(self) -> Patch:
         """Encode the whole text afresh, ids given by the caller included: afterwards `canonical` is True."""
@@ -181,7 +171,7 @@ class Session:
             chunks = build(self._engine, text, encoded)
             undo = self._commit(self._front, old, encoded.ids, 0, len(self._chunks), chunks)
             self._note("full", len(text), len(text), 0)
-            return self._done(_minimal(self._front, old, encoded.ids), undo)
+            return self._done(minimal(self._front, old, encoded.ids), undo)
 
     def fork(self) -> Session:
         """A second session with the same text and ids; both share memory until they differ."""
@@ -412,7 +402,7 @@ class Session:
         ids = splice.encoded.ids
         token = self._front + plan.token
         old = self._ids.read(token, token + plan.removed)
-        patch = _minimal(token, old, ids)
+        patch = minimal(token, old, ids)
         gone = old[patch.start - token :][: patch.removed]
         undo = self._commit(patch.start, gone, patch.ids, plan.first, plan.last, plan.new)
         if not self._keep_text:
@@ -467,37 +457,8 @@ class Session:
         return patch
 
     def _nothing(self, char: int) -> Patch:
-        return Patch(self._front + self._chunks.locate(char, self._engine)[0], 0, _empty())
+        return nothing(self._front + self._chunks.locate(char, self._engine)[0])
 
     def _own_ids(self) -> np.ndarray:
         """Copy of the ids of the text, without those around it."""
         return self._ids.read(self._front, len(self._ids) - self._back)
-
-
-def _empty() -> np.ndarray:
-    return _frozen(np.zeros(0, np.int32))
-
-
-def _frozen(ids: np.ndarray) -> np.ndarray:
-    ids = np.asarray(ids, np.int32)
-    ids.flags.writeable = False
-    return ids
-
-
-def _minimal(start: int, old: np.ndarray, new: np.ndarray) -> Patch:
-    """The patch from old to new ids without what both begin and end with."""
-    front = _agreement(old, new)
-    behind = _agreement(old[front:][::-1], new[front:][::-1])
-    return Patch(start + front, len(old) - front - behind, _frozen(new[front : len(new) - behind].copy()))
-
-
-def _agreement(a: np.ndarray, b: np.ndarray) -> int:
-    """How many ids two arrays begin with in common."""
-    n = min(len(a), len(b))
-    if n <= 16:  # an append replaces a few ids: plain integers are quicker
-        for k, (x, y) in enumerate(zip(a[:n].tolist(), b[:n].tolist(), strict=True)):
-            if x != y:
-                return k
-        return n
-    differ = np.flatnonzero(a[:n] != b[:n])
-    return int(differ[0]) if len(differ) else n

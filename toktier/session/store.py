@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import InputError, InputTypeError, RecordError, SessionError
 from .checks import check_text
-from .session import MODES, Patch, Session
+from .patch import Patch
+from .session import MODES, Session
 from .window import TokenizerWindows, windows
 
 if TYPE_CHECKING:

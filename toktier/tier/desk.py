@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import InputError, InputTypeError
 from ..session import Patch, Session
-from ..session.session import _minimal
+from ..session.patch import minimal
 from ..tokenizer import Tokenizer, _checked
 from .answer import Answer
 from .errors import UnknownSessionError, UnknownTokenizerError
@@ -133,7 +133,7 @@ class Desk:
             if patch is None:
                 patch = Patch(0, 0, ids)
             elif before is not None:
-                patch = _minimal(0, before, ids)
+                patch = minimal(0, before, ids)
             windows, chunks = found._engine, found._chunks
             return patch, ids, known, chunks.n_bytes, windows.mode, windows.framed, chunks.chunks[:] if verified else ()
 
