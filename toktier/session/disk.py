@@ -26,6 +26,8 @@ from .session import Session
 
 FORMAT = 1
 _WAIT = 60.0  # seconds to wait for another process's write
+_STALE = 1 / 16  # of `ttl`: by so much what the file says of a session's last use may lie behind
+_STEP = 64  # sessions that a step of `expire` looks at
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS session (
     space TEXT, id TEXT, version INTEGER NOT NULL, used REAL NOT NULL, meta TEXT NOT NULL, chunks BLOB NOT NULL,
@@ -38,12 +40,16 @@ CREATE TABLE IF NOT EXISTS chunk (
 
 
 class _Saved:
-    """What of a session is on disk: its version, and each chunk's number by identity (so the chunks are kept alive)."""
+    """What of a session is on disk: its version, when it was used, and each chunk's number by identity.
 
-    __slots__ = ("chunks", "numbers", "version")
+    So the chunks are kept alive.
+    """
+
+    __slots__ = ("chunks", "numbers", "used", "version")
 
     def __init__(self) -> None:
         self.version = 0
+        self.used = 0.0
         self.numbers: dict[int, int] = {}
         self.chunks: list[Chunk] = []
 
@@ -60,6 +66,7 @@ class Disk:
         self._epoch = time.time() - time.monotonic()  # so that a clock set anew forgets no session, and keeps none
         self._idle: deque[tuple[int, sqlite3.Connection]] = deque()
         self._closed = False
+        self._looked = ""  # the session that the last step of `expire` looked at
         with self._connection() as db:
             found = db.execute("PRAGMA user_version").fetchone()[0]
             if found not in (0, FORMAT):
@@ -112,8 +119,8 @@ class Disk:
         if row is None:
             return None
         version, used, meta, numbers, checksum = row
-        if self._ttl is not None and self._now() - used > self._ttl:
-            self.delete(id)
+        if used < self._oldest():
+            self._forget(id, self._oldest())
             return None
         what = f"the stored session {id!r}"
         if self._checksum(id, version, meta, numbers) != checksum:
@@ -131,7 +138,7 @@ class Disk:
             ids.append(parts.ids)
         all_ids = np.concatenate([np.zeros(0, np.int32), *ids])
         session = record.restore(self._tokenizer, record.Parts(chunks, all_ids, json.loads(meta)), what, self._engine)
-        saved.version, saved.chunks = version, list(session._chunks.chunks)
+        saved.version, saved.used, saved.chunks = version, used, list(session._chunks.chunks)
         session._saved = saved
         return session
 
@@ -142,29 +149,50 @@ class Disk:
             db.execute("DELETE FROM chunk WHERE space=? AND id=?", (self._space, id))
         return gone > 0
 
+    def touch(self, id: str, session: Session) -> None:
+        """The session is in use.  Written now and then only: a reader would pay for a write each time."""
+        now = self._now()
+        if self._ttl is None or now - session._saved.used < _STALE * self._ttl:
+            return
+        # the work is done; where the file cannot be written now, the next use tries again
+        with contextlib.suppress(SessionError), self._writing() as db:
+            db.execute("UPDATE session SET used=? WHERE space=? AND id=?", (now, self._space, id))
+            session._saved.used = now
+
     def expire(self) -> None:
         """Forget what was not used for `ttl` seconds."""
+        self._looked = ""
+        while not self.expire_some():
+            pass
+
+    def expire_some(self) -> bool:
+        """A step of `expire`: looks at some sessions and forgets one at most.
+
+        Returns:
+          whether it has come to the end; the next step then begins anew.
+        """
         if self._ttl is None:
-            return
-        now = self._now()
-        limit = now - self._ttl
-        with self._writing() as db:  # used in the future: by a process whose clock was wrong
-            db.execute("UPDATE session SET used=? WHERE space=? AND used>?", (now, self._space, now + self._ttl))
+            return True
         with self._connection() as db:
-            query = "SELECT id FROM session WHERE space=? AND used<?"
-            old = [row[0] for row in db.execute(query, (self._space, limit)).fetchall()]
-        for id in old:
+            query = "SELECT id, used FROM session WHERE space=? AND id>? ORDER BY id LIMIT ?"
+            rows = db.execute(query, (self._space, self._looked, _STEP)).fetchall()
+        now, limit = self._now(), self._oldest()
+        if ahead := [id for id, used in rows if used > now + self._ttl]:  # by a process whose clock was wrong
             with self._writing() as db:
-                query = "DELETE FROM session WHERE space=? AND id=? AND used<?"
-                if db.execute(query, (self._space, id, limit)).rowcount:
-                    db.execute("DELETE FROM chunk WHERE space=? AND id=?", (self._space, id))
+                query = "UPDATE session SET used=? WHERE space=? AND id=? AND used>?"
+                db.executemany(query, [(now, self._space, id, now + self._ttl) for id in ahead])
+        old = next((id for id, used in rows if used < limit), None)
+        if old is not None:
+            self._forget(old, limit)
+        done = old is None and len(rows) < _STEP
+        self._looked = "" if done else rows[-1][0] if old is None else old
+        return done
 
     def known(self, id: str) -> bool:
         """Is there a session of this name?"""
-        oldest = 0.0 if self._ttl is None else self._now() - self._ttl
         with self._connection() as db:
             query = "SELECT 1 FROM session WHERE space=? AND id=? AND used>=?"
-            return db.execute(query, (self._space, id, oldest)).fetchone() is not None
+            return db.execute(query, (self._space, id, self._oldest())).fetchone() is not None
 
     def names(self) -> list[str]:
         """All names."""
@@ -180,6 +208,17 @@ class Disk:
     def _now(self) -> float:
         """Seconds since 1970 by the clock as it was when the file was opened, and by the monotonic one since."""
         return self._epoch + time.monotonic()
+
+    def _oldest(self) -> float:
+        """What was last used before that has expired; rather a little later than too early."""
+        return 0.0 if self._ttl is None else self._now() - (1 + _STALE) * self._ttl
+
+    def _forget(self, id: str, limit: float) -> None:
+        """Forget a session, unless it was used meanwhile."""
+        with self._writing() as db:
+            query = "DELETE FROM session WHERE space=? AND id=? AND used<?"
+            if db.execute(query, (self._space, id, limit)).rowcount:
+                db.execute("DELETE FROM chunk WHERE space=? AND id=?", (self._space, id))
 
     def _write(self, id: str, session: Session, fresh: bool) -> bool:
         """Write the chunks that are new, in one transaction; False where the version on disk is another."""
@@ -202,6 +241,7 @@ class Disk:
         gone = [(self._space, id, n) for key, n in known.items() if key not in numbers]
         order = np.array(list(numbers.values()), "<i8").tobytes()
         meta = json.dumps(record.meta(session), sort_keys=True)
+        now = self._now()
         with self._writing() as db:
             query = "SELECT version FROM session WHERE space=? AND id=?"
             found = db.execute(query, (self._space, id)).fetchone()
@@ -216,9 +256,9 @@ class Disk:
             db.executemany("INSERT INTO chunk VALUES (?, ?, ?, ?)", rows)
             db.execute(
                 "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (self._space, id, version, self._now(), meta, order, self._checksum(id, version, meta, order)),
+                (self._space, id, version, now, meta, order, self._checksum(id, version, meta, order)),
             )
-        saved.version, saved.numbers, saved.chunks = version, numbers, list(chunks)
+        saved.version, saved.used, saved.numbers, saved.chunks = version, now, numbers, list(chunks)
         return True
 
     def _checksum(self, id: str, version: int, meta: str, numbers: bytes) -> bytes:

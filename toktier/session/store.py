@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _TRIED = 64  # sessions used longest ago that `evict` looks at
+_STEP = 4  # sessions that a call drops while a sweep is due: more than it can have made
+_SWEEPS = 4  # in the time of `ttl`
 EVENTS = ("hits", "misses", "loads", "refused", "evictions", "expirations", "widened", "full_encodes", "changes")
 
 
@@ -98,7 +100,7 @@ class SessionStore:
         self._counts = dict.fromkeys(EVENTS, 0)
         self._total = 0
         self._closed = False
-        self._next_sweep = time.monotonic() + (ttl or 0) / 4
+        self._swept()
         self._disk: Any = None
         if path is not None:
             from .disk import Disk
@@ -189,24 +191,12 @@ class SessionStore:
         Raises:
           RecordError: its record on disk cannot be trusted; `delete` it or use `get_or_create`.
         """
-        while True:
-            entry = self._entry(id)
-            with entry.lock:
-                if entry.dead:
-                    continue
-                try:
-                    session = self._found(id, entry, refuse=True)
-                except BaseException:
-                    self._drop(id, entry, None)
-                    raise
-                if session is None or session.closed:
-                    self._drop(id, entry, None)
-                    self._count("misses")
-                    return None
-                self._count("hits")
-                self._use(id, entry)
-            self._tidy()
+
+        def opened(session: Session, known: bool) -> Session:
+            session._open()  # what its holder closed is looked for again, on disk
             return session
+
+        return self.use(id, opened)
 
     def put(self, id: str, session: Session) -> None:
         """Keep a session, such as a fork, under this name; what had the name is forgotten.
@@ -256,21 +246,16 @@ class SessionStore:
         return known
 
     def sweep(self) -> int:
-        """Forget all sessions whose time is over; returns how many.  Also done now and then by the other calls."""
+        """Forget all sessions whose time is over; returns how many were in memory.
+
+        The other calls do a little of it each while it is due, so it need not be called.
+        """
         if self.ttl is None:
             return 0
-        self._next_sweep = time.monotonic() + self.ttl / 4
-        gone = 0
-        for id, entry in list(self._entries.items()):
-            if self._expired(entry) and entry.lock.acquire(blocking=False):
-                try:
-                    if self._expired(entry) and not entry.dead:
-                        self._drop(id, entry, "expirations")
-                        gone += 1
-                finally:
-                    entry.lock.release()
+        gone = self._forget(None)
         if self._disk is not None:
             self._disk.expire()
+        self._swept()
         return gone
 
     def oldest(self) -> float | None:
@@ -283,7 +268,7 @@ class SessionStore:
         """Drop the session used longest ago from memory, of those that nobody uses just now; says whether one was."""
         with self._tally:
             first = list(itertools.islice(self._entries.items(), _TRIED))
-        return any(self._evicted(id, entry) for id, entry in first)
+        return any(self._dropped(id, entry, "evictions") for id, entry in first)
 
     def close(self) -> None:
         """Drop everything from memory; what is on disk stays there."""
@@ -349,20 +334,28 @@ class SessionStore:
 
     def _entry(self, id: str) -> _Entry:
         self._check(id)
-        return self._entries.get(id) or self._entries.setdefault(id, _Entry())
+        entry = self._entries.get(id)
+        if entry is None:
+            with self._tally:  # which whoever walks through the entries holds
+                entry = self._entries.setdefault(id, _Entry())
+        return entry
 
     def _expired(self, entry: _Entry) -> bool:
         return self.ttl is not None and entry.used > 0 and time.monotonic() - entry.used > self.ttl
 
     def _found(self, id: str, entry: _Entry, refuse: bool) -> Session | None:
         """The entry's session, from memory or disk."""
-        if entry.session is not None and self._expired(entry):
+        expired = entry.session is not None and self._expired(entry)
+        if expired:
             self._release(entry)
-            if self._disk is not None:
-                self._disk.delete(id)
+        # on disk it may live on: another process may have used it since
+        found = entry.session if self._disk is None else self._found_on_disk(id, entry, refuse)
+        if expired and found is None:
             self._count("expirations")
-        if self._disk is None:
-            return entry.session
+        return found
+
+    def _found_on_disk(self, id: str, entry: _Entry, refuse: bool) -> Session | None:
+        """The entry's session as it is on disk; from memory, if it still is what is there."""
         if entry.session is not None and not entry.session.closed and self._disk.current(id, entry.session):
             return entry.session
         self._release(entry)
@@ -393,6 +386,7 @@ class SessionStore:
                     self._count(*["widened"] * last["widened"])
             if entry.session is session:
                 self._account(entry, session.nbytes)
+                self._touch(id, entry)
 
         session._on_change = changed
         self._account(entry, session.nbytes)
@@ -405,6 +399,12 @@ class SessionStore:
             entry.nbytes = nbytes
 
     def _use(self, id: str, entry: _Entry) -> None:
+        """Its time begins anew, in memory and on disk."""
+        self._touch(id, entry)
+        if self._disk is not None and entry.session is not None:
+            self._disk.touch(id, entry.session)
+
+    def _touch(self, id: str, entry: _Entry) -> None:
         entry.used = time.monotonic()
         with self._tally:
             if self._entries.get(id) is entry:
@@ -434,24 +434,45 @@ class SessionStore:
                 self._counts[event] += 1
 
     def _tidy(self) -> None:
-        """Keep to the limits."""
+        """Keep to the limits, by a few steps at most: a request waits for it."""
         if self.ttl is not None and time.monotonic() > self._next_sweep:
-            self.sweep()
-        if self.max_bytes is None or self._total <= self.max_bytes:
-            return
-        for id, entry in list(self._entries.items()):  # in order of use
-            if self._total <= self.max_bytes:
-                break
-            self._evicted(id, entry)
+            try:
+                self._sweep_some()
+            except SessionError:  # what was asked for is done; a file that is in trouble is left alone for a while
+                self._swept()
+        while self.max_bytes is not None and self._total > self.max_bytes and self.evict():
+            pass
 
-    def _evicted(self, id: str, entry: _Entry) -> bool:
+    def _sweep_some(self) -> bool:
+        """A bounded part of a sweep; True once it is done, and not due again for a while."""
+        if self.ttl is None:
+            return True
+        in_memory = self._forget(_STEP) == _STEP
+        on_disk = self._disk is not None and not self._disk.expire_some()
+        if in_memory or on_disk:
+            return False
+        self._swept()
+        return True
+
+    def _swept(self) -> None:
+        """The next sweep is due after a while."""
+        self._next_sweep = time.monotonic() + (self.ttl or 0) / _SWEEPS
+
+    def _forget(self, most: int | None) -> int:
+        """Drop sessions whose time is over from memory, so many at most; returns how many were."""
+        with self._tally:  # they are in order of use, so those that may go are the first
+            old = itertools.takewhile(lambda item: self._expired(item[1]) or not item[1].used, self._entries.items())
+            first = list(itertools.islice(old, most))
+        return sum(self._dropped(id, entry, "expirations") for id, entry in first if self._expired(entry))
+
+    def _dropped(self, id: str, entry: _Entry, event: str) -> bool:
         """Drop this one, unless it is in use."""
         if entry.session is None or not entry.lock.acquire(blocking=False):
             return False
         try:
-            if entry.dead:
+            if entry.dead or (event == "expirations" and not self._expired(entry)):
                 return False
-            self._drop(id, entry, "evictions")
+            self._drop(id, entry, event)
             return True
         finally:
             entry.lock.release()

@@ -16,10 +16,12 @@ from .answer import Answer
 from .errors import UnknownSessionError, UnknownTokenizerError
 from .lane import Lane
 from .sessions import Sessions
+from .sweeper import Sweeper
 from .work import Work, late
 
 if TYPE_CHECKING:
     from .counts import Counts
+    from .pace import Pace
     from .verifier import Verifier
 
 FOUND_WRONG = "quarantined: the verifier found ids that are not the reference's"
@@ -34,7 +36,7 @@ class Desk:
     Args:
       tokenizers: by name.  default: the name that None means.
       make: the lane of a tokenizer.
-      ttl, path: of the sessions.  max_session_bytes: of all of them in memory.
+      ttl, path: of the sessions.  max_session_bytes: of all of them in memory.  pace: of who forgets them.
       counts: where answers are counted.  verifier: who is offered them.
     """
 
@@ -46,6 +48,7 @@ class Desk:
         ttl: float | None,
         path: Path | None,
         max_session_bytes: int | None,
+        pace: Pace,
         counts: Counts,
         verifier: Verifier | None,
     ) -> None:
@@ -60,6 +63,7 @@ class Desk:
             self._by_name[name] = shared[tok.fingerprint]
         self.lanes = [lane for lane, _ in shared.values()]
         self.sessions = [sessions for _, sessions in shared.values()]
+        self._sweeper = Sweeper(self.sessions, ttl, pace)
 
     def find(self, tokenizer: str | None) -> tuple[str, Lane, Sessions]:
         """A name with what stands behind it; in or out of quarantine, as the verifier has it.
@@ -122,6 +126,7 @@ class Desk:
         """
         name, _, sessions = self.find(tokenizer)
         check_session(session)
+        self._sweeper.start()
         verified = self._verifier is not None
 
         def changed(found: Session, known: bool, before: np.ndarray | None) -> tuple[Any, ...]:
@@ -168,6 +173,12 @@ class Desk:
         _, _, sessions = self.find(tokenizer)
         check_session(session)
         return sessions.delete(session)
+
+    def close(self) -> None:
+        """Drop all sessions from memory; what is on disk stays there."""
+        self._sweeper.close()
+        for sessions in self.sessions:
+            sessions.close()
 
     def session_stats(self) -> dict[str, int]:
         """Sums over all stores."""

@@ -117,6 +117,13 @@ class Sessions:
             self._before.pop(id, None)
             return any([store.delete(id) for store in self.stores])
 
+    def forget_moves(self) -> None:
+        """Let go of what is remembered for clients of sessions that are no more."""
+        with self._moving:
+            for id in list(self._before):
+                if not any(id in store for store in self.stores):
+                    self._before.pop(id, None)
+
     def close(self) -> None:
         """Drop everything from memory; what is on disk stays there."""
         for store in self.stores:
@@ -195,5 +202,5 @@ class Sessions:
             store = self._store(options, quarantined)
             self._before.setdefault(id, session.ids)
             fresh = Session(self._lane.tokenizer, session.text, _windows=store._windows, **store._options)
-            other.delete(id)
             store.put(id, fresh)
+            other.delete(id)  # now: where it cannot be put there, it stays here

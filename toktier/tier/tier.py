@@ -123,6 +123,7 @@ class Tier:
             ttl,
             None if path is None else arguments.file(path),
             max_session_bytes,
+            pace,
             self._counts,
             verifier,
         )
@@ -389,8 +390,7 @@ class Tier:
         self._gate.wait()
         self._workers.join()
         self._learner.close()
-        for sessions in self._desk.sessions:
-            sessions.close()
+        self._desk.close()
         if self._verifier is not None:
             self._verifier.close()
         if self._shortened:
