@@ -19,6 +19,7 @@ from hypothesis import given
 
 import toktier
 from toktier import cli, corpus
+from toktier.cli.commands.corpus import readable
 from toktier.corpus import documents, durable, plan, scan, streams
 from toktier.corpus.inputs import Input
 from toktier.errors import CorpusError, InputError, InputTypeError
@@ -380,6 +381,7 @@ def test_many_problems_have_a_file_of_their_own(tok, tmp_path):
     assert (made["documents"], made["skipped"], len(made["problems"])) == (0, 1500, 1000)
     listed = [json.loads(line) for line in (tmp_path / "out" / "problems.jsonl").read_text().splitlines()]
     assert [p["line"] for p in listed] == list(range(1, 1501))
+    assert readable(made, "out").endswith("... all are in out/problems.jsonl")
     assert len(corpus.open(tmp_path / "out")) == 0
 
 

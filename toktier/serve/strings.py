@@ -21,23 +21,19 @@ def token_strings(tokenizer: Tokenizer, ids: np.ndarray) -> list[str]:
     them is lost.
     """
     distinct, at = np.unique(ids, return_inverse=True)
-    strings = [_string(tokenizer, token) for token in distinct.tolist()]
+    spec = tokenizer.spec
+    if spec.reason and spec.reference == "tokenizers":
+        native = tokenizer.core.reference.native  # type: ignore[attr-defined]
+        strings = [str(native.id_to_token(token)) for token in distinct.tolist()]
+    else:
+        known = {**dict(spec.unwritten), **{t.id: t.content for t in spec.added}}
+        strings = [known[k] if k in known else _written(tokenizer.token_bytes(k)) for k in distinct.tolist()]
     return [strings[k] for k in at.tolist()]
 
 
-def _string(tokenizer: Tokenizer, token: int) -> str:
-    spec = tokenizer.spec
-    if spec.reason and spec.reference == "tokenizers":
-        return str(tokenizer.core.reference.native.id_to_token(token))  # type: ignore[attr-defined]
-    for known in (_added(tokenizer), dict(spec.unwritten)):
-        if token in known:
-            return known[token]
+def _written(token: bytes) -> str:
     alphabet = _alphabet()
-    return "".join([alphabet[b] for b in tokenizer.token_bytes(token)])
-
-
-def _added(tokenizer: Tokenizer) -> dict[int, str]:
-    return {t.id: t.content for t in tokenizer.spec.added}
+    return "".join([alphabet[b] for b in token])
 
 
 @functools.cache

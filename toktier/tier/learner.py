@@ -7,6 +7,7 @@ with pauses between, since learning is plain Python and would keep other request
 from __future__ import annotations
 
 import collections
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..core import Core
     from .pace import Pace
 
+log = logging.getLogger(__name__)
 _TAIL = 1 << 18  # bytes at the end of a text
 _PART = 1 << 12  # bytes learned at a time
 _REST = 3.0  # pause, in times of what the last part took
@@ -79,14 +81,20 @@ class Learner:
                     return
                 core, buffer, encoded = self._waiting.pop()  # the newest: its session changes next
                 self._busy = True
-            for start, stop in chunks.plan(core.tables.pretok, buffer, _PART):
-                if self._closed:
-                    break
-                began = time.perf_counter()
-                a, b = np.searchsorted(encoded.ends, [start, stop], "right")
-                core.host.learn(buffer[start:stop].tobytes(), Encoded(encoded.ids[a:b], encoded.ends[a:b] - start))
-                took = time.perf_counter() - began
-                self._pace.give_way(took)
-                rest = _REST * took
-                with self._changed:
-                    self._changed.wait_for(lambda: self._closed, rest)
+            try:
+                self._learn(core, buffer, encoded)
+            except Exception:  # a lesson changes no answer, and the next one may go well
+                log.exception("a text could not be learned from")
+
+    def _learn(self, core: Core, buffer: np.ndarray, encoded: Encoded) -> None:
+        for start, stop in chunks.plan(core.tables.pretok, buffer, _PART):
+            if self._closed:
+                break
+            began = time.perf_counter()
+            a, b = np.searchsorted(encoded.ends, [start, stop], "right")
+            core.host.learn(buffer[start:stop].tobytes(), Encoded(encoded.ids[a:b], encoded.ends[a:b] - start))
+            took = time.perf_counter() - began
+            self._pace.give_way(took)
+            rest = _REST * took
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, rest)

@@ -294,7 +294,7 @@ class Verifier:
                     sample, attempts = None, 0
                 if failures >= _ATTEMPTS:  # it cannot be started: nobody need wait for what is pending
                     self._give_up_all(sample, f"no worker can be started: {e!r}")
-                    sample = None
+                    sample, attempts = None, 0
                 self._stop_worker(f"the verifier's worker {'hangs' if hung else 'ended'}: {e!r}")
                 with self._lock:
                     self._lock.wait_for(lambda: self._closed, pause)

@@ -146,5 +146,6 @@ def readable(manifest: dict[str, Any], out: str) -> str:
             where = f":{p['line']}" if "line" in p else ""
             lines.append(f"    {p['source']}{where} ({p['position']}): {p['problem']}")
         if len(manifest["problems"]) > 5:
-            lines.append(f"    ... all are in {out}/manifest.json")
+            file = manifest.get("all_problems", {"file": "manifest.json"})["file"]
+            lines.append(f"    ... all are in {out}/{file}")
     return "\n".join(lines)
