@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import gc
+import json
 import os
 import platform
 import random
@@ -111,6 +113,20 @@ def separate(tok: Any) -> Any:
     other = type(tok)(tok._source)
     other._core = Core(tok._source)
     return other
+
+
+def service_options(parser: argparse.ArgumentParser, result: str) -> None:
+    """The options of benchmarks of a service: --targets, --seed, --json (of the file named `result`), --plots."""
+    parser.add_argument("--targets", nargs="+", type=float, default=[0.010, 0.050], help="seconds, P99")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "out" / result)
+    parser.add_argument("--plots", type=Path, help="a folder for plots")
+
+
+def write_json(file: Path, value: Any) -> None:
+    """A result, in a folder that is made if need be."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(value, indent=1))
 
 
 Call = Callable[[str], Any]

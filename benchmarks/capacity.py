@@ -22,13 +22,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from _common import print_table, seconds
+from _common import print_table, seconds, service_options, write_json
 from _load import CLASSES, SHARE, due_times
 from _queues import Job, Kept, fewest, keep, poisson, simulate
 
 from toktier.workload import generate
 
-OUT = Path(__file__).parent / "out"
 TTLS = [60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86_400.0]
 
 
@@ -39,15 +38,10 @@ def main() -> int:
     parser.add_argument("--device", type=Path, help="another such file, of a machine with an accelerator")
     parser.add_argument("--gpus", type=int, default=1000, help="inference GPUs")
     parser.add_argument("--rate", type=float, default=0.5, help="requests a second and GPU")
-    parser.add_argument(
-        "--targets", nargs="+", type=float, default=[0.010, 0.050], help="seconds, P99 of continuations"
-    )
     parser.add_argument("--jobs", type=int, default=20_000, help="simulated requests a figure")
     parser.add_argument("--sessions", type=int, default=1500, help="simulated, for memory and time to live")
     parser.add_argument("--bytes-a-char", type=float, default=2.7, help="of a session's state, its text included")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, default=OUT / "capacity.json")
-    parser.add_argument("--plots", type=Path, help="a folder for plots")
+    service_options(parser, "capacity.json")
     args = parser.parse_args()
     measured = json.loads(args.measured.read_text())
     alone = {row["front_end"]: row for row in measured.get("alone", [])}
@@ -62,8 +56,7 @@ def main() -> int:
     result["check"] = check(measured, alone, args)
     result["fleet"] = fleet(alone, on_device, args)
     result["kept"] = kept(args)
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(result, indent=1))
+    write_json(args.json, result)
     if args.plots:
         from _plots import plot_capacity
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import SIZES, Corpus, corpora, machine, median, print_table, seconds
+from _common import SIZES, Corpus, corpora, machine, median, print_table, seconds, write_json
 from tqdm import tqdm
 
 from toktier.serve import wire
@@ -58,8 +58,7 @@ def main() -> int:
         print(f"\n## {part}\n")
         result[part] = run[part](source, args)
     if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(result, indent=1))
+        write_json(args.json, result)
     return int(bool(result.get("soak", {}).get("wrong")))
 
 

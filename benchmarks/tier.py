@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from _common import machine, print_table, seconds
+from _common import machine, print_table, seconds, service_options, write_json
 from _frontend import BATCH, KINDS, TIERS, FrontEnd, Setup
 from _load import CLASSES, SHARE, Driver, Mixture, Outcome, Replay, due_times, quantiles, summary, take
 from _soak import soak
@@ -32,7 +30,6 @@ from tqdm import tqdm
 
 from toktier.workload import read_traces
 
-OUT = Path(__file__).parent / "out"
 GOAL = 0.005  # seconds: P99 of continuations at a million characters
 
 
@@ -52,14 +49,11 @@ def main() -> int:
     parser.add_argument("--soak", type=float, metavar="MINUTES")
     parser.add_argument("--rate", type=float, help="one rate, requests a second, instead of looking for the highest")
     parser.add_argument("--arrival", choices=["poisson", "burst"], default="poisson")
-    parser.add_argument("--targets", nargs="+", type=float, default=[0.010, 0.050], help="seconds, P99")
     parser.add_argument("--objective", choices=["continuation", "all"], default="continuation")
     parser.add_argument("--seconds", type=float, default=5.0, help="of load at each rate")
     parser.add_argument("--steps", type=int, default=6, help="of a search for a rate")
     parser.add_argument("--alone", type=int, default=40, help="requests that come one by one at first")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, default=OUT / "tier.json")
-    parser.add_argument("--plots", type=Path, help="a folder for plots")
+    service_options(parser, "tier.json")
     args = parser.parse_args()
     result: dict[str, Any] = {"machine": machine(), "arguments": {k: str(v) for k, v in vars(args).items()}}
     print(f"{args.tokenizer}, {machine()}\n")
@@ -73,8 +67,7 @@ def main() -> int:
         status = contexts(args, result)
     else:
         status = compare(args, result)
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(result, indent=1))
+    write_json(args.json, result)
     print(f"\n{args.json} holds all of it")
     if args.plots:
         from _plots import plot_tier

@@ -3,8 +3,32 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import families
+import pytest
+
+import toktier
+from toktier import corpus
+
+
+def fixtures(count: int, shard_bytes: int) -> tuple[Any, Any, Any]:
+    """Fixtures for a module: a tokenizer, a file of documents, and the manifest of a run that nothing disturbs."""
+
+    @pytest.fixture(scope="module")
+    def tok():
+        return toktier.load("cl100k_base")
+
+    @pytest.fixture(scope="module")
+    def source(tmp_path_factory):
+        return write(tmp_path_factory.mktemp("in"), count)
+
+    @pytest.fixture(scope="module")
+    def undisturbed(tok, source, tmp_path_factory):
+        settings = corpus.Settings(shard_bytes=shard_bytes, processes=1)
+        return corpus.run(tok, [source], tmp_path_factory.mktemp("whole"), settings)
+
+    return tok, source, undisturbed
 
 
 def write(folder: Path, count: int) -> Path:

@@ -18,27 +18,13 @@ import numpy as np
 import pytest
 from corpus_slow import poisoned, slow
 
-import toktier
 from toktier import corpus
 from toktier.errors import CorpusError
 
 HERE = Path(__file__).resolve().parent
 SHARD = 25_000
 
-
-@pytest.fixture(scope="module")
-def tok():
-    return toktier.load("cl100k_base")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return corpus_source.write(tmp_path_factory.mktemp("in"), 900)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tok, source, tmp_path_factory):
-    return corpus.run(tok, [source], tmp_path_factory.mktemp("whole"), corpus.Settings(shard_bytes=SHARD, processes=1))
+tok, source, undisturbed = corpus_source.fixtures(900, SHARD)
 
 
 def start(source, out):
@@ -86,7 +72,7 @@ def same(out, want, source, tok):
     assert not [p for p in out.iterdir() if p.name.endswith(".part") or p.suffix in (".tokens", ".lengths")]
 
 
-def test_the_parent_is_killed_again_and_again(tok, source, uninterrupted, tmp_path):
+def test_the_parent_is_killed_again_and_again(tok, source, undisturbed, tmp_path):
     rng, out, kills, seen = random.Random(1), tmp_path / "out", 0, 0
     while True:
         process = start(source, out)
@@ -104,10 +90,10 @@ def test_the_parent_is_killed_again_and_again(tok, source, uninterrupted, tmp_pa
         wait_for(lambda pids=orphans: not any(map(alive, pids)))  # workers do not outlast their parent
     assert kills >= 2
     assert seen >= 2
-    same(out, uninterrupted, source, tok)
+    same(out, undisturbed, source, tok)
 
 
-def test_workers_that_are_killed_are_replaced(tok, source, uninterrupted, tmp_path):
+def test_workers_that_are_killed_are_replaced(tok, source, undisturbed, tmp_path):
     rng, out, killed = random.Random(3), tmp_path / "out", set()
     settings = corpus.Settings(shard_bytes=SHARD, processes=2)
     run = threading.Thread(target=corpus.run, args=(tok, [source], out, settings, None, slow))
@@ -122,18 +108,18 @@ def test_workers_that_are_killed_are_replaced(tok, source, uninterrupted, tmp_pa
                 os.kill(victim, signal.SIGKILL)
     run.join()
     assert len(killed) >= 2
-    same(out, uninterrupted, source, tok)
+    same(out, undisturbed, source, tok)
 
 
-def test_a_unit_that_kills_its_workers_is_named(tok, source, uninterrupted, tmp_path):
+def test_a_unit_that_kills_its_workers_is_named(tok, source, undisturbed, tmp_path):
     out, settings = tmp_path / "out", corpus.Settings(shard_bytes=200_000, processes=2)
     with pytest.raises(CorpusError, match=r"unit \d \(.*a.jsonl \[\d+, \d+\)\): its worker died 3 times.*code -9"):
         corpus.run(tok, [source], out, settings, encode=poisoned)
     assert not list(out.glob("*.part"))
     made = corpus.run(tok, [source], out, dataclasses.replace(settings, processes=1))
     assert made["run"]["shards_found"] >= 1
-    assert made["documents"] == uninterrupted["documents"]
-    assert made["tokens"] == uninterrupted["tokens"]
+    assert made["documents"] == undisturbed["documents"]
+    assert made["tokens"] == undisturbed["tokens"]
 
 
 def test_ctrl_c_ends_all_and_leaves_what_is_done(source, tmp_path):

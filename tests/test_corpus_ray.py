@@ -9,7 +9,6 @@ import warnings
 import corpus_source
 import pytest
 
-import toktier
 from toktier import corpus
 from toktier.errors import CorpusError, InputError
 
@@ -59,27 +58,14 @@ def cluster():
         ray.shutdown()
 
 
-@pytest.fixture(scope="module")
-def tok():
-    return toktier.load("cl100k_base")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return corpus_source.write(tmp_path_factory.mktemp("in"), 600)
-
-
-@pytest.fixture(scope="module")
-def by_processes(tok, source, tmp_path_factory):
-    out = tmp_path_factory.mktemp("whole")
-    return corpus.run(tok, [source], out, corpus.Settings(shard_bytes=SHARD, processes=1))
+tok, source, undisturbed = corpus_source.fixtures(600, SHARD)
 
 
 def identity(manifest):
     return {k: v for k, v in manifest.items() if k != "run"}
 
 
-def same_output_with_a_worker_killed_on_the_way(tok, source, by_processes, tmp_path):
+def same_output_with_a_worker_killed_on_the_way(tok, source, undisturbed, tmp_path):
     pids, out = tmp_path / "pids", tmp_path / "out"
     pids.mkdir()
     killed = []
@@ -97,7 +83,7 @@ def same_output_with_a_worker_killed_on_the_way(tok, source, by_processes, tmp_p
     made = corpus.run(tok, [source], out, settings, encode=_Slow(str(pids)))
     killer.join(60)
     assert killed
-    assert identity(made) == identity(by_processes)
+    assert identity(made) == identity(undisturbed)
     assert made["run"]["ray"]["cluster"] == "existing"
     assert made["run"]["ray"]["workers"] >= 2
     assert len(list(pids.iterdir())) >= 3  # two, and the one that took the dead one's place
@@ -120,7 +106,7 @@ class _Slow:
         return encode
 
 
-def going_on_with_another_engine(tok, source, by_processes, tmp_path):
+def going_on_with_another_engine(tok, source, undisturbed, tmp_path):
     """What processes began, Ray finishes."""
     out = tmp_path / "out"
     bad = tmp_path / "b.jsonl"
@@ -134,7 +120,7 @@ def going_on_with_another_engine(tok, source, by_processes, tmp_path):
         corpus.run(tok, [bad], out, by_ray)
     made = corpus.run(tok, [bad], out, corpus.Settings(shard_bytes=SHARD, engine="ray", errors="skip"))
     assert made["run"]["shards_found"] >= 1
-    assert (made["documents"], made["tokens"], made["skipped"]) == (600, by_processes["tokens"], 1)
+    assert (made["documents"], made["tokens"], made["skipped"]) == (600, undisturbed["tokens"], 1)
 
 
 def a_unit_that_kills_its_workers_is_named(tok, source, tmp_path):
@@ -144,8 +130,8 @@ def a_unit_that_kills_its_workers_is_named(tok, source, tmp_path):
         corpus.run(tok, [source], tmp_path / "out", corpus.Settings(shard_bytes=150_000, engine="ray"), encode=poisoned)
 
 
-def test_a_run_on_a_cluster(cluster, tok, source, by_processes, tmp_path_factory):
+def test_a_run_on_a_cluster(cluster, tok, source, undisturbed, tmp_path_factory):
     """One test, so that one cluster is started whatever process of the test run gets which test."""
-    same_output_with_a_worker_killed_on_the_way(tok, source, by_processes, tmp_path_factory.mktemp("killed"))
-    going_on_with_another_engine(tok, source, by_processes, tmp_path_factory.mktemp("other"))
+    same_output_with_a_worker_killed_on_the_way(tok, source, undisturbed, tmp_path_factory.mktemp("killed"))
+    going_on_with_another_engine(tok, source, undisturbed, tmp_path_factory.mktemp("other"))
     a_unit_that_kills_its_workers_is_named(tok, source, tmp_path_factory.mktemp("named"))

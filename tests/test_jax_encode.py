@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import families
 import jax
@@ -18,6 +14,7 @@ import pytest
 import tiktoken
 import tokenizers
 from jax import export
+from virtual_devices import report_of
 
 import toktier
 import toktier.jax as tj
@@ -404,6 +401,7 @@ SHARDED = """
 import json
 import jax, numpy as np
 from jax import export
+from virtual_devices import report_of
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import families, toktier
 import toktier.jax as tj
@@ -430,11 +428,7 @@ print(json.dumps(report))
 
 
 def test_shard_map_over_four_devices_exported_stored_and_loaded_again() -> None:
-    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    done = subprocess.run([sys.executable, "-c", SHARDED], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    report = report_of(SHARDED)
     assert report["devices"] == 4
     assert all(report["ok"])
     assert all(report["same"])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from virtual_devices import report_of
 
 CODE = """
 import json, random
@@ -58,11 +54,7 @@ print(json.dumps(report))
 
 
 def test_four_devices_give_the_ids_of_one() -> None:
-    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    report = report_of(CODE)
     assert all(report["llama3"])
     assert all(report["qwen3"])
     sizes = report["launches"][0]

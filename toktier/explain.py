@@ -49,6 +49,13 @@ class Explanation:
         return "\n".join(lines)
 
 
+def part_lines(parts: list[dict[str, str]]) -> list[str]:
+    """The parts of a report, as `dataclasses.asdict` makes them, one a line in columns for a person."""
+    width = max(len(part["name"]) for part in parts)
+    lines = [f"    {part['name']:<{width}}  {part['runs_on']}: {part['why']}" for part in parts]
+    return ["  which engine runs what, and why", *lines]
+
+
 def explain(core: Core, size: int | None, lacking: str = "") -> Explanation:
     """The explanation for a text of `size` bytes, or for any text.
 

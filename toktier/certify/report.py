@@ -11,6 +11,7 @@ from typing import Any
 import toktier
 from toktier.certify import vocabulary
 from toktier.certify.proof import Progress, Proof, label_of, prove
+from toktier.explain import part_lines
 from toktier.pretok import store
 from toktier.pretok.form import parse
 from toktier.pretok.tables import PretokTables
@@ -170,9 +171,7 @@ def readable(report: dict[str, Any]) -> str:
             f"  merges         {merges['pairs']} pairs, {merges['effective']} can happen; "
             f"{merges['before_their_parts']} rank before a part of theirs, {merges['not_orderly']} go one at a time",
         ]
-    lines.append("  which engine runs what, and why")
-    width = max(len(part["name"]) for part in report["parts"])
-    lines += [f"    {part['name']:<{width}}  {part['runs_on']}: {part['why']}" for part in report["parts"]]
+    lines += part_lines(report["parts"])
     if report["proofs"]:
         lines.append(f"  shown in {report['seconds']} s" + (" (quick)" if report["quick"] else ""))
     for proof in report["proofs"]:

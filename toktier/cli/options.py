@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from toktier.tokenizer import Tokenizer
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def choice(name: str, values: Sequence[str], text: str) -> Callable[[F], F]:
+    """An option that takes one of some words, the first by default."""
+    return click.option(name, type=click.Choice(values), default=values[0], show_default=True, help=text)
+
 
 _TOKENIZER = click.option(
     "-t",
@@ -26,13 +32,7 @@ pattern_option = click.option(
 )
 
 _ENCODING = [
-    click.option(
-        "--engine",
-        type=click.Choice(["auto", "device", "host", "reference"]),
-        default="auto",
-        show_default=True,
-        help="What does the work; the ids are the same from each.",
-    ),
+    choice("--engine", ["auto", "device", "host", "reference"], "What does the work; the ids are the same from each."),
     click.option(
         "--special-tokens",
         type=click.Choice(["parse", "text", "forbid"]),
@@ -41,12 +41,10 @@ _ENCODING = [
         "  [default: what the reference does: parse for a tokenizer.json, forbid for a rank file]",
     ),
     click.option("--add-special-tokens", is_flag=True, help="Add what the post-processor adds, such as BOS."),
-    click.option(
+    choice(
         "--errors",
-        type=click.Choice(["strict", "replace"]),
-        default="strict",
-        show_default=True,
-        help="Bytes that are not UTF-8: stop and name their offset, or put U+FFFD in their place.",
+        ["strict", "replace"],
+        "Bytes that are not UTF-8: stop and name their offset, or put U+FFFD in their place.",
     ),
 ]
 

@@ -18,24 +18,20 @@ from toktier.cli import options
 @click.argument("inputs", nargs=-1, required=True, metavar="IN...")
 @click.option("-o", "--out", required=True, metavar="DIR", help="Folder for shards and manifest.")
 @options.tokenizer_options
-@click.option(
+@options.choice(
     "--format",
-    type=click.Choice(["auto", "text", "jsonl", "parquet"]),
-    default="auto",
-    show_default=True,
-    help="Of the inputs; auto goes by their names (.jsonl, .ndjson, .parquet, else text; .gz .zst .bz2 .xz are read).",
+    ["auto", "text", "jsonl", "parquet"],
+    "Of the inputs; auto goes by their names (.jsonl, .ndjson, .parquet, else text; .gz .zst .bz2 .xz are read).",
 )
 @click.option("--lines", is_flag=True, help="Each line of a text file is a document.  [default: each file is]")
 @click.option("--separator", metavar="STR", help=r"What divides the documents of a text file (\n, \t, \0, \\).")
 @click.option("--field", default="text", show_default=True, metavar="NAME", help="The text in a JSON object.")
 @click.option("--column", default="text", show_default=True, metavar="NAME", help="The text in a Parquet row.")
 @click.option("--id-field", metavar="NAME", help="Field or column whose value is kept as the document's id.")
-@click.option(
+@options.choice(
     "--errors",
-    type=click.Choice(["strict", "skip", "replace"]),
-    default="strict",
-    show_default=True,
-    help="A document that cannot be read: stop there, leave it out and list it, or put U+FFFD where bytes are wrong.",
+    ["strict", "skip", "replace"],
+    "A document that cannot be read: stop there, leave it out and list it, or put U+FFFD where bytes are wrong.",
 )
 @click.option(
     "--special-tokens",
@@ -46,27 +42,21 @@ from toktier.cli import options
 @click.option("--add-special-tokens", is_flag=True, help="Add what the post-processor adds, such as BOS.")
 @click.option("--bos", metavar="TOKEN", help="Put this token (its text or id) in front of every document.")
 @click.option("--eos", metavar="TOKEN", help="Put this token behind every document.")
-@click.option(
+@options.choice(
     "--write",
-    type=click.Choice(["both", "parquet", "flat"]),
-    default="both",
-    show_default=True,
-    help="Parquet shards, one flat array with offsets, or both.",
+    ["both", "parquet", "flat"],
+    "Parquet shards, one flat array with offsets, or both.",
 )
-@click.option(
+@options.choice(
     "--dtype",
-    type=click.Choice(["auto", "uint16", "uint32", "int32"]),
-    default="auto",
-    show_default=True,
-    help="Of the flat array; auto is uint16 where all ids fit, else int32.",
+    ["auto", "uint16", "uint32", "int32"],
+    "Of the flat array; auto is uint16 where all ids fit, else int32.",
 )
 @click.option("--shard-bytes", default="32M", show_default=True, metavar="SIZE", help="Input that makes one shard.")
-@click.option(
+@options.choice(
     "--engine",
-    type=click.Choice(["auto", "host", "device", "reference", "ray"]),
-    default="auto",
-    show_default=True,
-    help="What encodes; ray: the processes of a Ray cluster.  The output is the same.",
+    ["auto", "host", "device", "reference", "ray"],
+    "What encodes; ray: the processes of a Ray cluster.  The output is the same.",
 )
 @click.option("--processes", type=click.IntRange(0), default=0, help="Workers.  [default: one a core]")
 @click.option("--ray-address", metavar="ADDRESS", help="The Ray cluster.  [default: the one here, or a new one]")

@@ -101,6 +101,8 @@ def _merges(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def readable(report: dict[str, Any]) -> str:
     """The report for a person."""
+    from toktier.explain import part_lines
+
     vocabulary, reference = report["vocabulary"], report["reference"]
     flags = ", ".join(f"{n} {f}" for f, n in vocabulary["added_flags"].items() if n)
     lines = [
@@ -125,7 +127,5 @@ def readable(report: dict[str, Any]) -> str:
             f"  merges         {merges['effective']} effective, {merges['out_of_order']} done one at a time; "
             f"{merges['tokens_never_a_whole_piece']} of {merges['tokens']} tokens are never a whole piece",
         ]
-    lines.append("  which engine runs what, and why")
-    width = max(len(part["name"]) for part in report["parts"])
-    lines += [f"    {part['name']:<{width}}  {part['runs_on']}: {part['why']}" for part in report["parts"]]
+    lines += part_lines(report["parts"])
     return "\n".join(lines)
