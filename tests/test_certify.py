@@ -67,10 +67,10 @@ def test_a_whole_family_is_exact(llama3):
     stages = set()
     found = certify(llama3, quick=True, progress=lambda stage, done, total: stages.add(stage))
     assert found.status == 0
-    assert {"conformance", "code points", "cuts"} <= stages
+    assert {"conformance", "code points", "cuts", "pattern"} <= stages
     report = json.loads(json.dumps(found.report))
     assert report["digest"] == llama3.fingerprint
-    assert [p["holds"] for p in report["proofs"]] == [True] * 4
+    assert [p["holds"] for p in report["proofs"]] == [True] * 5
     tables = llama3.core.tables
     assert report["pre_tokenizer"]["left_states"] == len(tables.pretok.left_next)
     assert report["pre_tokenizer"]["right_monoid"] == len(tables.pretok.right_product)

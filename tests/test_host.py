@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import pickle
 import random
@@ -16,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toktier.bpe import tables, twin
-from toktier.host import HostEngine, engine
-from toktier.host.compiled import CompiledMerger, all_fit, fits
+from toktier.host import HostEngine, compiled, engine
+from toktier.host.compiled import LONGEST, CompiledMerger, all_fit, fits
 from toktier.host.whole import find_whole
 
 NASTY = (
@@ -100,6 +101,7 @@ def test_characters_of_several_bytes_on_random_tables(make):
 def test_the_compiled_merger_takes_part_once_many_pieces_were_merged(vocabulary, monkeypatch):
     """And changes no result, whatever mix of pieces is short, long, broken or holds a zero byte."""
     monkeypatch.setattr(engine, "_COMPILE", 100)
+    monkeypatch.setattr(compiled, "LONGEST", 96)
     spec, bpe, _ = vocabulary
     host = HostEngine(Tables(None, bpe))
     rng = random.Random(29)
@@ -111,18 +113,58 @@ def test_the_compiled_merger_takes_part_once_many_pieces_were_merged(vocabulary,
     assert host._compiled.usable
 
 
+@pytest.mark.parametrize("slab", [7, 1 << 20])
+def test_texts_in_pieces_with_tokens_that_no_merges_make(monkeypatch, slab):
+    """A piece that is such a token is that token, wherever it stands and whatever its bytes are parts of."""
+    monkeypatch.setattr(compiled, "_SLAB", slab)
+    monkeypatch.setattr(compiled, "WATCHED", 20)
+    rng = random.Random(31)
+    changed = 0
+    for _ in range(6):
+        spec = small_bpe.random_ranks(rng, b"abc")
+        bpe = tables.build(spec)
+        plain = HostEngine(Tables(None, bpe))._single.encode
+        # any string of two tokens or more may be one, given an id of its own
+        some = {p for p in (small_bpe.random_piece(rng, longest=6) for _ in range(60)) if len(set(plain(p))) > 1}
+        whole_only = {p: np.int32(bpe.n_ids + k).tobytes() for k, p in enumerate(sorted(some))}
+        lengths = np.append(bpe.token_length, list(map(len, sorted(some))))
+        bpe = dataclasses.replace(bpe, token_length=lengths.astype(np.int32))
+        merger = CompiledMerger(bpe, plain, whole_only)
+        for _ in range(40):
+            pieces = [small_bpe.random_piece(rng, longest=8) for _ in range(rng.randint(1, 30))]
+            pieces = [p for p in pieces if fits(p)] + [rng.choice(sorted(some)), b"abc"]
+            packed = [whole_only.get(p) or np.array(plain(p), np.int32).tobytes() for p in pieces]
+            want = np.frombuffer(b"".join(packed), np.int32).tolist()
+            changed += any(p in whole_only for p in pieces)
+            between = [rng.choice([b"", b"\xff", b"\xff\xff"]) for _ in pieces]
+            raw = np.frombuffer(b"".join(a + b for a, b in zip(between, pieces, strict=True)), np.uint8)
+            ends = np.cumsum([len(a) + len(b) for a, b in zip(between, pieces, strict=True)])
+            starts = ends - np.array(list(map(len, pieces)))
+            assert merger.encode_text(raw, starts, ends).tolist() == want
+            assert merger.encode_words([p.decode() for p in pieces]).tolist() == want
+        assert merger.usable
+    assert changed > 100
+
+
+def test_the_compiled_merger_leaves_long_pieces_to_others(vocabulary):
+    _, bpe, _ = vocabulary
+    merger = CompiledMerger(bpe, HostEngine(Tables(None, bpe))._single.encode)
+    raw = np.frombuffer(b"x" * (LONGEST + 1), np.uint8)
+    assert merger.encode_text(raw, np.array([0]), np.array([len(raw)])) is None
+    assert merger.encode_text(raw[:0], np.array([], int), np.array([], int)) is None
+    assert merger.encode_text(raw, np.array([0, 9]), np.array([9, len(raw)])) is not None
+
+
 def test_what_fits_the_compiled_merger():
     assert fits(b"abc")
     assert fits("é".encode())
-    for bad in (b"a\0", "é".encode()[:1], b"a" * 97):
+    for bad in (b"a\0", "é".encode()[:1], b"a" * (LONGEST + 1)):
         assert not fits(bad)
         assert not all_fit([b"abc", bad, b"abc"])
-    assert all_fit([b"abc", "é".encode(), b"x" * 96])
+    assert all_fit([b"abc", "é".encode(), b"x" * LONGEST])
 
 
 def test_a_difference_ends_the_use_of_the_compiled_merger(vocabulary, monkeypatch):
-    from toktier.host import compiled
-
     _, bpe, _ = vocabulary
     plain = HostEngine(Tables(None, bpe))._single.encode
     with pytest.warns(RuntimeWarning, match="plain Python goes on alone"):
@@ -136,6 +178,17 @@ def test_a_difference_ends_the_use_of_the_compiled_merger(vocabulary, monkeypatc
     with pytest.warns(RuntimeWarning, match="zqzq"):
         assert unpack(merger.encode([b"zqzq", b"qzqz"])) == [[*plain(b"zqzq"), 0], plain(b"qzqz")]
     assert not merger.usable
+    wrong.clear()
+    for way in ("text", "words"):
+        merger = CompiledMerger(bpe, lambda piece: [*plain(piece), 0] if piece in wrong else plain(piece))
+        merger._until = 0
+        wrong.append(b"zqzq")
+        raw = np.frombuffer(b"zqzqqzqz", np.uint8), np.array([0, 4]), np.array([4, 8])
+        with pytest.warns(RuntimeWarning, match="zqzq"):
+            found = merger.encode_words(["zqzq", "qzqz"]) if way == "words" else merger.encode_text(*raw)
+        assert found is None
+        assert not merger.usable
+        wrong.clear()
 
 
 def test_rounds_hand_over_to_the_heap_in_the_middle(monkeypatch):

@@ -201,14 +201,18 @@ def test_no_way_through_the_engine_changes_a_result(parts, monkeypatch, corpus):
     want_of = reference_of(parts)
     texts = [nasty(rng, rng.choice([5, 60, 300])) for _ in range(120)] + [t.encode() for t in corpus.values()]
     want = [want_of(t) for t in texts]
-    for bulk, shaped, warm, vocabulary in (
-        (0, 0, 0, 0),
-        (10**9, 0, 0, 0),
-        (10**9, 10**9, 10**9, 10**9),
-        (64, 8, 64, 64),
+    for bulk, shaped, warm, vocabulary, whole in (
+        (0, 0, 0, 0, 10**9),
+        (10**9, 0, 0, 0, 10**9),
+        (10**9, 10**9, 10**9, 10**9, 10**9),
+        (64, 8, 64, 64, 10**9),
+        (64, 8, 64, 64, 1),
     ):
         for name, value in {"_BULK": bulk, "_SHAPED": shaped, "_WARM": warm, "_VOCABULARY": vocabulary}.items():
             monkeypatch.setattr(engine, name, value)
+        # from which size on the compiled merger gets a text as a whole
+        monkeypatch.setattr(engine, "_TEXT", whole)
+        monkeypatch.setattr(engine, "_COMPILE_BYTES", whole)
         monkeypatch.setattr(engine, "_HAN", 0x80 if warm else 0xE3)
         monkeypatch.setattr(engine, "_UNITS", 30 if warm else 10**9)
         monkeypatch.setattr(engine, "_WIDE", 1)

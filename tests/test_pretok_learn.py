@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import random
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from toktier.pretok.build import build
 from toktier.pretok.failure import LearnError
 from toktier.pretok.form import parse
 from toktier.pretok.learn import Bimachine, learn
+from toktier.pretok.written import ascii_pattern
 
 
 def split(pattern, behavior="Isolated", invert=False):
@@ -37,6 +39,7 @@ CASES = {
     "words_dropping_spaces": ("tokenizers", sequence({"type": "Whitespace"}, DIGITS)),
     "literal": ("tokenizers", split({"String": "<dummy-prefix!>"})),
     "look_behind": ("tokenizers", split({"Regex": r"(?<=[A-Z])\d|a(?=\s*$)|\w\b"})),
+    "look_ahead": ("tokenizers", sequence(DIGITS, split({"Regex": r"'s| ?[a-z]++|\s+(?=\s|\z)|[^\sa-z]+|\s"}))),
     "dropping_ranks": ("tiktoken", {"type": "tiktoken", "pattern": r"[a-z]+| \d{2}|(?i:k)x"}),
 }
 
@@ -83,6 +86,20 @@ def test_twin_and_host_agree(learned):
         data = b"".join(b"\xff" if c == "\xff" else c.encode() for c in text)
         starts, ends = host_scan.piece_bounds(tables, np.frombuffer(data, np.uint8))
         assert (starts.tolist(), ends.tolist()) == twin.piece_bounds(tables, data)
+
+
+def test_a_pattern_for_short_texts_cuts_as_the_automata_do(learned):
+    text, _, built = learned
+    tables = assemble(built.core)
+    assert bool(tables.written) == (text == json.dumps(CASES["look_ahead"][1]))
+    if not tables.written:
+        return
+    find = ascii_pattern(tables.written, tables).findall
+    rng = random.Random(1)
+    for _ in range(300):
+        data = "".join(rng.choices("ab's  \t\n12.,\x00", k=rng.randint(0, 20)))
+        starts, ends = twin.piece_bounds(tables, data.encode())
+        assert find(data) == [data[i:j] for i, j in zip(starts, ends, strict=True)]
 
 
 def test_case_folding_is_the_engines():

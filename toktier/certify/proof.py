@@ -16,6 +16,7 @@ from toktier.pretok.honest import HonestCheck, inner_masks
 from toktier.pretok.learn import Bimachine
 from toktier.pretok.tables import PretokTables
 from toktier.pretok.verify import Comparer, Plan, count_words
+from toktier.pretok.written import counterexamples
 
 Progress = Callable[[str, int, int], None]  # stage, done since the last call, total (0: not known)
 
@@ -44,7 +45,7 @@ def prove(tables: PretokTables, pretokenizer: str, reference: str, quick: bool, 
     except ProofError as e:
         proofs.append(Proof("automata", "every state is reached and told from every other", {}, [str(e)]))
         return proofs
-    checks = (_conformance, _code_points, _cuts)
+    checks = (_conformance, _code_points, _cuts, _pattern)
     for check in checks:
         if proofs[-1].failures:
             break
@@ -187,6 +188,27 @@ def _cuts(
                 progress("cuts", len(together), total)
     counts = {"pairs": len(pairs), "context_before": before[-1], "context_behind": behind[-1], "texts_asked": total}
     return Proof("cuts", says, counts, failures[:20])
+
+
+def _pattern(
+    tables: PretokTables, machine: Bimachine, form: Any, reference: str, quick: bool, progress: Progress
+) -> Proof:
+    """The pattern for short texts of ASCII is compared with the automata, which are proven by now."""
+    plan = plan_for(machine, quick)
+    total = sum(count_words(machine, plan).values()) if tables.written else 0
+    progress("pattern", 0, total)
+    wrong = []
+    if tables.written:
+        wrong = counterexamples(tables.written, tables, machine, plan, lambda _, n: progress("pattern", n, total))
+    shown = ["".join(tables.representatives[x] for x in word) for word in wrong]
+    return Proof(
+        "pattern",
+        "the pattern that finds the pieces of short texts of ASCII cuts as the automata do, under the same assumption"
+        if tables.written
+        else "there is no pattern for short texts: they take the automata too",
+        {"extra_states": plan._asdict(), "words": total},
+        [f"the pattern cuts {text!r} differently" for text in shown],
+    )
 
 
 def _asked(box: Any, points: np.ndarray, machine: Bimachine, words: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ import numpy as np
 from toktier.bpe.tables import BpeTables
 from toktier.encoded import Encoded
 from toktier.host.cache import ENTRIES, LONGEST_PIECE, PieceCache
-from toktier.host.compiled import CompiledMerger, all_fit, fits
+from toktier.host.compiled import LONGEST, CompiledMerger, all_fit, fits
 from toktier.host.rounds import RoundMerger
 from toktier.host.segments import Segmenter
 from toktier.host.shapes import Shapes
@@ -32,6 +32,7 @@ from toktier.host.units import split_units, unit_pattern
 from toktier.host.whole import NONE, find_whole
 from toktier.pretok.host_scan import piece_bounds
 from toktier.pretok.tables import PretokTables
+from toktier.pretok.written import ascii_pattern
 
 _BULK = 1 << 13  # bytes from which on most units are new, and all pieces are found at once instead
 _SLAB = 1 << 17  # pieces held as Python objects at a time
@@ -44,6 +45,8 @@ _SINGLY = 3072  # bytes of pieces to merge; from here on NumPy rounds beat plain
 _SINGLY_WARM = 6000  # the same once plain Python knows most pairs
 _WARM_PAIRS = 1 << 13  # that many
 _COMPILE = 1 << 14  # pieces merged, from which on it pays to make the compiled merger: 150 ms, 45 MB
+_COMPILE_BYTES = 1 << 19  # bytes of texts, likewise
+_TEXT = 512  # bytes of a text from which on the compiled merger gets all of it
 _CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
 _VOCABULARY = 1 << 12  # so many of them, and it is made: 30 ms, 15 to 25 MB
 _HAN = (
@@ -80,7 +83,11 @@ class HostEngine:
         self._single = PieceMerger(tables.bpe)
         self._rounds = RoundMerger(tables.bpe, self._single)
         self._compiled: CompiledMerger | None = None
-        self._merges = 0  # pieces merged without it
+        self._merges, self._bytes = 0, 0  # pieces and bytes of text met without it
+        # no piece begins inside a character
+        self._sews = tables.pretok is not None and not tables.pretok.inner.any()
+        written = tables.pretok.written if self._sews else ""
+        self._ascii_pieces = ascii_pattern(written, tables.pretok).findall if written else None
         self._segmenter: Segmenter | None = None
         self._wide_bytes = 0  # merged so far; threads may lose a count, which matters little
         made = np.zeros(tables.bpe.n_ids, bool)
@@ -107,17 +114,16 @@ class HostEngine:
           Encoded(ids int32[k], ends int64[k]).
         """
         data, raw = _both(buffer)
+        if len(data) >= _TEXT and (merger := self._merger_for(data)):
+            found = self._encode_text(merger, data, raw)
+            if found is not None:
+                return found
         packed = self._encode_units(split_units(self._unit, data)) if self._unit and len(data) <= _BULK else None
         if packed is None:
             starts, ends = piece_bounds(self._pretok, raw)
             ids = np.frombuffer(self._packed(data, starts, ends), np.int32)
             return Encoded(ids, self._token_ends(ids, starts, ends))
-        ids = np.frombuffer(bytearray(packed), np.int32)
-        token_ends = self._length.take(ids).cumsum()
-        if b"\xff" in data:
-            hole = np.flatnonzero(raw == 0xFF)
-            _skip(token_ends, hole - np.arange(len(hole)), np.arange(1, len(hole) + 1))
-        return Encoded(ids, token_ends)
+        return self._placed(np.frombuffer(bytearray(packed), np.int32), data, raw)
 
     def warmup(self) -> None:
         """Make what many short texts need: all tokens by their bytes, and the compiled merger (0.2 s, 70 MB)."""
@@ -327,12 +333,41 @@ class HostEngine:
     def _compile(self) -> None:
         """Make what merges many pieces quickest."""
         if self._compiled is None:
-            self._compiled = CompiledMerger(self._bpe, self._single.encode)
+            self._compiled = CompiledMerger(self._bpe, self._single.encode, self._whole_only)
+
+    def _merger_for(self, data: bytes) -> CompiledMerger | None:
+        """The compiled merger, if it can take a text and so much text was met that it pays to make it."""
+        if not self._sews or b"\0" in data:
+            return None
+        self._bytes += len(data)
+        if self._compiled is None and self._bytes >= _COMPILE_BYTES:
+            self._compile()
+        return self._compiled if self._compiled is not None and self._compiled.usable else None
+
+    def _encode_text(self, merger: CompiledMerger, data: bytes, raw: np.ndarray) -> Encoded | None:
+        """A text as a whole; None where the merger cannot say."""
+        if self._ascii_pieces is not None and len(data) <= LONGEST:
+            texts = data.split(b"\xff")
+            if all(map(bytes.isascii, texts)):
+                find = self._ascii_pieces
+                ids = merger.encode_words([piece for text in texts for piece in find(text.decode())])
+                return None if ids is None else self._placed(ids, data, raw)
+        starts, ends = piece_bounds(self._pretok, raw)
+        ids = merger.encode_text(raw, starts, ends)
+        return None if ids is None else Encoded(ids, self._token_ends(ids, starts, ends))
 
     def _segments_of(self, pieces: list[bytes]) -> tuple[list[bytes], list[int]]:
         if self._segmenter is None:
             self._segmenter = Segmenter(self._bpe)
         return self._segmenter.split(pieces)
+
+    def _placed(self, ids: np.ndarray, data: bytes, raw: np.ndarray) -> Encoded:
+        """Ids with the byte end of each, where all bytes but boundaries are in tokens."""
+        token_ends = self._length.take(ids).cumsum()
+        if b"\xff" in data:
+            hole = np.flatnonzero(raw == 0xFF)
+            _skip(token_ends, hole - np.arange(len(hole)), np.arange(1, len(hole) + 1))
+        return Encoded(ids, token_ends)
 
     def _token_ends(self, ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Byte end of each token: the running sum of lengths, plus what lies in no piece before it."""

@@ -25,6 +25,7 @@ class Core(NamedTuple):
     out: np.ndarray
     inner: np.ndarray
     representatives: str
+    written: str = ""
 
 
 class Monoid(NamedTuple):
@@ -79,6 +80,7 @@ def assemble(core: Core, prefix_space: bool = False) -> PretokTables:
         inner=core.inner,
         prefix_space=prefix_space,
         representatives=core.representatives,
+        written=core.written,
         digest="",
     )
     return dataclasses.replace(tables, digest=tables_digest(tables))
@@ -89,7 +91,7 @@ def tables_digest(tables: PretokTables) -> str:
     h = hashlib.sha256()
     for field in dataclasses.fields(tables):
         value = getattr(tables, field.name)
-        if field.name == "digest":
+        if field.name in ("digest", "written"):  # the pattern says nothing that the automata do not
             continue
         h.update(field.name.encode())
         if isinstance(value, np.ndarray):

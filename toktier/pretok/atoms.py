@@ -30,11 +30,17 @@ _REFUSED = {c: "a back reference" for c in "123456789kg"} | {
 
 
 class Atom(NamedTuple):
-    """One atom: its pattern with flags, the character it stands for if it is a literal, whether it follows the last."""
+    """One atom: its pattern with flags, the character it stands for if it is a literal, whether it follows the last.
+
+    `source` is its own text, from `start` on; `asserts` where it only looks at the character.
+    """
 
     pattern: str
     literal: str
     follows: bool
+    source: str
+    start: int
+    asserts: bool
 
 
 def atoms(pattern: str) -> list[str]:
@@ -62,16 +68,34 @@ def literals(pattern: str) -> list[str]:
     return list(dict.fromkeys(run for run in runs if len(run) > 1))
 
 
+def located(pattern: str) -> Iterator[Atom | str]:
+    """The atoms of a pattern and the text between them, in order; an assertion is one atom.
+
+    >>> [part if isinstance(part, str) else part.pattern for part in located("(?i:'s)|[a-z]+$")]
+    ['(?i:', "(?i:')", '(?i:s)', ')|', '(?:[a-z])', '+', '(?:\\n)']
+    """
+    at = 0
+    for atom in _scan(pattern):
+        if atom.start < at:  # an assertion about several classes
+            continue
+        if atom.start > at:
+            yield pattern[at : atom.start]
+        yield atom
+        at = atom.start + len(atom.source)
+    if at < len(pattern):
+        yield pattern[at:]
+
+
 def _scan(pattern: str) -> Iterator[Atom]:
     """All atoms in order."""
     flags: set[str] = set()
     stack: list[set[str]] = []
     at, last = 0, -1
 
-    def atom(text: str, end: int, literal: str = "") -> Atom:
+    def atom(text: str, end: int, literal: str = "", asserts: bool = False) -> Atom:
         nonlocal last
         follows, last = at == last, end
-        return Atom(f"(?{''.join(sorted(flags))}:{text})", literal, follows)
+        return Atom(f"(?{''.join(sorted(flags))}:{text})", literal, follows, pattern[at:end], at, asserts)
 
     while at < len(pattern):
         c = pattern[at]
@@ -97,7 +121,7 @@ def _scan(pattern: str) -> Iterator[Atom]:
         elif c == "|":
             at += 1
         elif c in "^$":
-            yield atom("\\n", at)
+            yield atom("\\n", at + 1, asserts=True)
             at += 1
         elif c == "[":
             end = _set_end(pattern, at)
@@ -111,7 +135,7 @@ def _scan(pattern: str) -> Iterator[Atom]:
             if kind in _REFUSED:
                 raise LearnError(f"pattern: {_REFUSED[kind]} at offset {at} of {pattern!r} is not supported")
             for text in _ASSERTIONS.get(kind, (match.group(),)):
-                yield atom(text, match.end(), "" if kind.isalnum() else kind)
+                yield atom(text, match.end(), "" if kind.isalnum() else kind, kind in _ASSERTIONS)
             at = match.end()
         elif match := _QUANTIFIER.match(pattern, at):
             at = match.end()

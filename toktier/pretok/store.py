@@ -25,7 +25,8 @@ from toktier.pretok.form import canonical, parse
 from toktier.pretok.tables import PretokTables
 
 _DATA = "pretok.xz"
-_CACHE_KIND = "pretok-1"  # the number moves with the format and with the learner
+_CACHE_KIND = "pretok-2"  # the number moves with the format and with the learner
+_TEXTS = ("representatives", "written")
 _ARRAYS = ("block", "symbol", "left_next", "right_next", "out", "inner")
 
 
@@ -49,14 +50,14 @@ def pack(entries: dict[str, Entry]) -> bytes:
     """Entries by key -> the stored bytes: digest of the rest, header, arrays, all compressed."""
     header, blobs, at = {}, [], 0
     for key, entry in entries.items():
-        shapes = {}
+        shapes: dict[str, Any] = {}
         for name in _ARRAYS:
             array = getattr(entry.core, name)
             shapes[name] = [array.dtype.str, list(array.shape), at]
             blobs.append(np.ascontiguousarray(array).tobytes())
             at += len(blobs[-1])
         meta = {k: v for k, v in entry._asdict().items() if k != "core"}
-        header[key] = meta | {"representatives": entry.core.representatives, "arrays": shapes}
+        header[key] = meta | {name: getattr(entry.core, name) for name in _TEXTS} | {"arrays": shapes}
     body = json.dumps(header, sort_keys=True).encode() + b"\n" + b"".join(blobs)
     return lzma.compress(hashlib.sha256(body).digest() + body, preset=9 | lzma.PRESET_EXTREME)
 
@@ -73,11 +74,11 @@ def unpack(data: bytes) -> dict[str, Entry]:
     text, _, blob = body.partition(b"\n")
     entries = {}
     for key, meta in json.loads(text).items():
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for name, (kind, shape, at) in meta.pop("arrays").items():
             count = int(np.prod(shape))
             arrays[name] = np.frombuffer(blob, np.dtype(kind), count, at).reshape(shape)
-        entries[key] = Entry(Core(**arrays, representatives=meta.pop("representatives")), **meta)
+        entries[key] = Entry(Core(**arrays, **{name: meta.pop(name) for name in _TEXTS}), **meta)
     return entries
 
 
@@ -152,12 +153,13 @@ def _cache_get(key: str) -> Core | None:
     found = cache.get(_CACHE_KIND, key)
     if found is None:
         return None
-    return Core(**{name: found[name] for name in _ARRAYS}, representatives=found.meta["representatives"])
+    fields: dict[str, Any] = {name: found[name] for name in _ARRAYS} | {name: found.meta[name] for name in _TEXTS}
+    return Core(**fields)
 
 
 def _cache_put(key: str, core: Core) -> None:
     arrays = {name: getattr(core, name) for name in _ARRAYS}
-    cache.put(_CACHE_KIND, key, arrays, {"representatives": core.representatives})
+    cache.put(_CACHE_KIND, key, arrays, {name: getattr(core, name) for name in _TEXTS})
 
 
 class _Bar:

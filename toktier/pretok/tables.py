@@ -29,6 +29,7 @@ class PretokTables:
     prefix_space: bool
     representatives: str
     digest: str
+    written: str = ""
 
     @property
     def n_symbols(self) -> int:

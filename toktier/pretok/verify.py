@@ -6,11 +6,10 @@ What passing proves, and under which assumption, is stated and proven in docs/pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from toktier.pretok.blackbox import Blackbox
 from toktier.pretok.learn import Bimachine, Word, shrink_tests
 
 _CHUNK = 1 << 16
@@ -92,10 +91,18 @@ def random_words(
     return words.astype(np.uint8)
 
 
-class Comparer:
-    """The reference and a bimachine on the same words; `points_of[x]` is the representative of symbol x."""
+class Splitter(Protocol):
+    """What is compared with a bimachine."""
 
-    def __init__(self, box: Blackbox, representatives: str, seeds: Sequence[Word] = ()) -> None:
+    def marks(self, points: np.ndarray, guess: np.ndarray | None = None) -> np.ndarray:
+        """Marks uint8[N, n] of N texts of n code points each, uint32[N, n]; `guess` may make them come sooner."""
+        ...
+
+
+class Comparer:
+    """A splitter and a bimachine on the same words; `points_of[x]` is the representative of symbol x."""
+
+    def __init__(self, box: Splitter, representatives: str, seeds: Sequence[Word] = ()) -> None:
         self.box = box
         self.seeds = seeds
         self.points_of = np.array([ord(c) for c in representatives], np.uint32)

@@ -1,0 +1,221 @@
+"""A splitter as one pattern of the standard library's `re`, for short texts of ASCII, where it is quicker than arrays.
+
+The pattern is written over *symbols*: character k of the alphabet stands for the symbol k of the tables.  So it knows
+nothing of Unicode, is a few hundred characters long, and can be compared with the automata on every word that a proof
+asks for (`counterexamples`; docs/proofs.md).  `ascii_pattern` spells it out for the 128 characters of ASCII, by the
+tables' own symbols: equal on words of symbols is equal on texts.
+
+Several splitters in a row become one pattern where all but the last cut out single characters or runs of one class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toktier.pretok.atoms import Atom, located
+from toktier.pretok.blackbox import marks_from
+from toktier.pretok.failure import LearnError
+from toktier.pretok.form import GPT2_PATTERN
+from toktier.pretok.learn import Bimachine, Word
+from toktier.pretok.tables import DROPPED, INSIDE, START, PretokTables
+from toktier.pretok.verify import Comparer, Plan
+
+_FIRST = 0xE000  # the character that stands for symbol 0; private, so no pattern's syntax
+_SET = re.compile("\\[([\ue000-\ue0ff]+)\\]")
+_NOTHING = r"(?!)"
+_QUANTIFIER = re.compile(r"([*+?]|\{\d+(?:,\d*)?\})(\+?)(\??)")
+_GROUP = re.compile(r"\(\?[a-zA-Z]*(?:-[a-zA-Z]+)?:")
+
+
+class _Alternative(NamedTuple):
+    """One alternative of a pattern and, where it is no more than one class with a quantifier, those."""
+
+    text: str
+    only: tuple[frozenset[int], str] | None
+
+
+def derive(form: Any, tables: PretokTables) -> str:
+    """The pattern of a normal form (toktier/pretok/form.py) over symbols, not proven yet; "" where there is none."""
+    patterns = _patterns(form)
+    if not patterns or tables.inner.any() or (tables.out == DROPPED).any() or tables.n_symbols > 256:
+        return ""
+    try:
+        return _derived(patterns, tables)
+    except (LearnError, re.error):
+        return ""
+
+
+def ascii_pattern(written: str, tables: PretokTables) -> re.Pattern[str]:
+    """The pattern for texts of ASCII: its matches, one behind the other, are the pieces."""
+    symbol = tables.symbol[int(tables.block[0]) * 256 :][:128].tolist()
+
+    def spelled(match: re.Match[str]) -> str:
+        wanted = {ord(c) - _FIRST for c in match[1]}
+        members = [f"\\x{k:02x}" for k in range(128) if symbol[k] in wanted]
+        return f"[{''.join(members)}]" if members else _NOTHING
+
+    return re.compile(_SET.sub(spelled, written))
+
+
+def counterexamples(
+    written: str,
+    tables: PretokTables,
+    machine: Bimachine,
+    plan: Plan,
+    progress: Callable[[str, int], None] | None = None,
+) -> list[Word]:
+    """Words of symbols that the pattern cuts otherwise than the tables; empty where it is proven equal.
+
+    Args:
+      machine: the automata of `tables`, with access words and tests.
+      plan: extra states that the pattern may have.
+      progress: called with the name of a set and the words of it that were asked.
+    """
+    alphabet = "".join(chr(_FIRST + k) for k in range(tables.n_symbols))
+    comparer = Comparer(_WrittenBox(written), alphabet)
+    return comparer.search(machine, plan, np.random.default_rng(11), 20_000, progress)
+
+
+class _WrittenBox:
+    """The pattern as a splitter to be compared."""
+
+    def __init__(self, written: str) -> None:
+        self._finditer = re.compile(written).finditer
+
+    def marks(self, points: np.ndarray, guess: np.ndarray | None = None) -> np.ndarray:
+        """Marks uint8[N, n] of N texts of n characters each, uint32[N, n]."""
+        length = points.shape[1]
+        texts = np.ascontiguousarray(points, np.uint32).tobytes().decode("utf-32-le")
+        rows = [
+            marks_from(length, [m.span() for m in self._finditer(texts[at : at + length])])
+            for at in range(0, len(texts), length or 1)
+        ]
+        return np.array(rows, np.uint8).reshape(points.shape)
+
+
+def _derived(patterns: list[str], tables: PretokTables) -> str:
+    rest = frozenset(range(tables.n_symbols))
+    texts: list[str] = []
+    for first in patterns[:-1]:  # what each cuts out, the last one splits further, and nothing reaches across
+        (alternative, *others) = _alternatives(first, tables, rest)
+        if others or alternative.only is None:
+            return ""
+        region, quantifier = alternative.only
+        if quantifier == "+":
+            texts += _split(patterns[-1], region, tables)
+        elif quantifier and any(_matches(a, region) for a in _alternatives(patterns[-1], tables, region)):
+            return ""  # it might cut the pieces of several characters further
+        else:
+            texts.append(alternative.text)
+        rest -= region
+    return "|".join([*texts, *_split(patterns[-1], rest, tables)])
+
+
+def _split(pattern: str, region: frozenset[int], tables: PretokTables) -> list[str]:
+    """Alternatives of a pattern that meets texts of some symbols only, what it does not match included."""
+    main = _alternatives(pattern, tables, region)
+    alone = frozenset(k for k in region if not any(_matches(a, frozenset({k})) for a in main))
+    texts = [a.text for a in main]
+    if alone:  # a run of what nothing matches is a piece, but for a last character that may begin a word
+        begins = [y for y in region - alone if all(_marks(tables, (x, y)) == (START, INSIDE) for x in alone)]
+        texts.append(f"{_set(alone)}+(?!{_set(frozenset(begins))})")
+    return texts
+
+
+def _matches(alternative: _Alternative, symbols: frozenset[int]) -> bool:
+    """Does it match one of the symbols, standing alone?"""
+    match = re.compile(alternative.text).fullmatch
+    return any(match(chr(_FIRST + k)) for k in symbols)
+
+
+def _patterns(form: Any) -> list[str]:
+    """The patterns that are applied one after the other; none where a step is of another kind."""
+    if form is None:
+        return []
+    if isinstance(form, dict):
+        return [form["pattern"]]
+    found: list[str] = []
+    for number, step in enumerate(form):
+        last = number == len(form) - 1
+        if step["type"] == "Split" and "Regex" in step["pattern"]:
+            isolated = step["behavior"] == "Isolated" and not step["invert"]
+            if isolated or (last and step["behavior"] == "Removed" and step["invert"]):
+                found.append(step["pattern"]["Regex"])
+                continue
+        if step["type"] == "Digits" and not last:
+            found.append(r"\p{N}" if step["individual_digits"] else r"\p{N}+")
+            continue
+        if step["type"] == "ByteLevel" and step["use_regex"] and last:
+            found.append(GPT2_PATTERN)
+            continue
+        return []
+    return found
+
+
+def _alternatives(pattern: str, tables: PretokTables, region: frozenset[int]) -> list[_Alternative]:
+    """The alternatives of a pattern over symbols, classes as far as they lie in a region."""
+    found, text = [], ""
+    depth, only = 0, None
+    for part in _parts(pattern):
+        if isinstance(part, Atom):
+            symbols = _members(part.pattern, tables) & region
+            only = (symbols, "") if not text else None
+            text += _set(symbols)
+        elif part == "|" and depth == 0:
+            found.append(_Alternative(text, only))
+            text, only = "", None
+        else:
+            depth += {"(": 1, ")": -1}.get(part[0], 0)
+            part = part.replace(r"\Z", f"(?!{_set(region)})")  # what comes first may end there, or be of another region
+            only = (only[0], part) if only and not only[1] and _QUANTIFIER.fullmatch(part) else None
+            text += part
+    return [*found, _Alternative(text, only)]
+
+
+def _parts(pattern: str) -> Iterator[Atom | str]:
+    """Atoms, and between them brackets, bars and quantifiers, without flags and possession."""
+    for part in located(pattern):
+        if isinstance(part, Atom):
+            if not part.asserts:
+                yield part
+            elif part.source == "$":  # in some engines the end of a line, which the proof then shows
+                yield r"\Z"
+            else:
+                raise LearnError(f"pattern: {part.source!r} looks at more than symbols")
+            continue
+        for piece in re.findall(r"\((?:\?(?:<?[=!>]|[a-zA-Z-]*:))?|[)|]|[^()|]+", part):
+            if match := _QUANTIFIER.fullmatch(piece):
+                yield match[1] + match[3]
+            else:
+                yield _GROUP.sub("(?:", piece).replace(r"\z", r"\Z")  # the one that `re` has for the end
+
+
+def _members(atom: str, tables: PretokTables) -> frozenset[int]:
+    """The symbols whose characters an atom matches, by the representative of each."""
+    import regex
+
+    try:
+        match = regex.compile(atom, regex.V1).fullmatch
+    except regex.error as error:
+        raise LearnError(f"pattern: the atom {atom!r} is not understood ({error})") from error
+    return frozenset(k for k, c in enumerate(tables.representatives) if match(c))
+
+
+def _set(symbols: frozenset[int]) -> str:
+    return f"[{''.join(chr(_FIRST + k) for k in sorted(symbols))}]" if symbols else _NOTHING
+
+
+def _marks(tables: PretokTables, word: tuple[int, ...]) -> tuple[int, ...]:
+    """The marks of a word of symbols."""
+    right = [0]
+    for x in reversed(word[1:]):
+        right.append(int(tables.right_next[right[-1], x]))
+    left, marks = 0, []
+    for x in word:
+        marks.append(int(tables.out[left, x, right.pop()]))
+        left = int(tables.left_next[left, x])
+    return tuple(marks)
