@@ -19,6 +19,7 @@ from toktier.errors import InputError
 from toktier.session import Session
 from toktier.testing.device_faults import failing_device, held_device
 from toktier.tier import (
+    DeadlineError,
     QueueFullError,
     Tier,
     TierClosedError,
@@ -250,6 +251,30 @@ def test_two_clients_of_one_session_get_patches_that_fit_together(tok):
             assert ids.tolist() == answer.ids.tolist()
         assert tier.session_ids("s").tolist() == ids.tolist()
         assert len({a.served_bytes for a in answers}) == 180
+
+
+def test_two_who_make_a_session_with_other_options_get_one(tok):
+    special = next(a.content for a in tok.spec.added if a.special)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(session):
+        inside.set()
+        assert go_on.wait(60)
+
+    with Tier(tok) as tier, ThreadPoolExecutor(3) as pool:
+        tier.encode("a store for these options", session="other", special_tokens="text")
+        first = pool.submit(tier.append, "s", special, create=True, check=hold)
+        assert inside.wait(60)
+        second = pool.submit(tier.append, "s", special, create=True, special_tokens="text")
+        third = pool.submit(tier.append, "s", special, create=True, special_tokens="text", timeout=0.05)
+        with pytest.raises(DeadlineError):
+            third.result()
+        go_on.set()
+        assert first.result().ids.tolist() == tier_parts.want(NAME, special)
+        with pytest.raises(InputError, match="was made with"):
+            second.result()
+        assert tier.append("s", special).ids.tolist() == tier_parts.want(NAME, special * 2)
+        assert tier.stats()["sessions"]["sessions"] == 2
 
 
 # -- time, memory, disk --------------------------------------------------------------------------------------------

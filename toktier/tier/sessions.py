@@ -25,7 +25,9 @@ class Options(NamedTuple):
 
 
 class _Moved(Exception):
-    """The lane went into quarantine, or out of it, since the session's store was chosen."""
+    """The session belongs in another store than was chosen: the lane went into quarantine, or out of it, or somebody
+    else made the session meanwhile.
+    """
 
 
 class Sessions:
@@ -42,6 +44,8 @@ class Sessions:
     def __init__(self, lane: Lane, ttl: float | None, path: Path | None) -> None:
         self._lane, self._ttl, self._path = lane, ttl, path
         self._lock = threading.Lock()  # to make stores
+        self._made = threading.Condition(threading.Lock())
+        self._making: set[str] = set()  # sessions that are being made, each by one request, in whichever store
         self._moving = threading.Lock()  # held while a session is moved between stores
         self._stores: dict[tuple[Options, bool], SessionStore] = {}  # by options, and whether in quarantine
         self._before: dict[str, np.ndarray] = {}  # ids that clients know of sessions moved since
@@ -74,15 +78,19 @@ class Sessions:
           as `SessionStore.use`.
         """
         while True:
-            quarantined = bool(self._lane.quarantined)
-            key = self._key(id, special_tokens, add_special_tokens, quarantined)
-            store = self._store(*key)
-            if len(self._stores) > 1:
-                self._move(id, key)
+            store, quarantined = self._chosen(id, special_tokens, add_special_tokens)
+            makes = False
 
-            def checked(session: Session, known: bool, quarantined: bool = quarantined) -> R:
+            def checked(
+                session: Session, known: bool, store: SessionStore = store, quarantined: bool = quarantined
+            ) -> R:
+                nonlocal makes
                 if bool(self._lane.quarantined) != quarantined:
                     raise _Moved
+                if not known:
+                    makes = self._reserved(id, timeout)
+                    if any(id in other for other in self.stores if other is not store):
+                        raise _Moved
                 result = work(session, known, self._before.get(id))
                 self._before.pop(id, None)
                 return result
@@ -91,17 +99,16 @@ class Sessions:
                 found = store.use(id, checked, text, timeout)
             except _Moved:
                 continue
+            finally:
+                if makes:
+                    self._release(id)
             if found is not None or bool(self._lane.quarantined) == quarantined:
                 return found
 
     def look(self, id: str, work: Callable[[Session], R]) -> R | None:
         """What `work(session)` returns, which changes nothing; None where the session is not known."""
         while True:
-            quarantined = bool(self._lane.quarantined)
-            key = self._key(id, None, None, quarantined)
-            store = self._store(*key)
-            if len(self._stores) > 1:
-                self._move(id, key)
+            store, quarantined = self._chosen(id, None, None)
             found = store.use(id, lambda session, known: work(session))
             if found is not None or bool(self._lane.quarantined) == quarantined:
                 return found
@@ -130,6 +137,28 @@ class Sessions:
             store.close()
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _chosen(self, id: str, special_tokens: Any, add_special_tokens: bool | None) -> tuple[SessionStore, bool]:
+        """The store in which a session belongs now, moved there if need be; whether it is one of the quarantine."""
+        quarantined = bool(self._lane.quarantined)
+        key = self._key(id, special_tokens, add_special_tokens, quarantined)
+        store = self._store(*key)
+        if len(self._stores) > 1:
+            self._move(id, key)
+        return store, quarantined
+
+    def _reserved(self, id: str, timeout: float | None) -> bool:
+        """True once nobody else makes a session of this name, which two with other options would in two stores."""
+        with self._made:
+            if not self._made.wait_for(lambda: id not in self._making, timeout):
+                raise TimeoutError
+            self._making.add(id)
+            return True
+
+    def _release(self, id: str) -> None:
+        with self._made:
+            self._making.discard(id)
+            self._made.notify_all()
 
     def _key(
         self, id: str, special_tokens: Any, add_special_tokens: bool | None, quarantined: bool
