@@ -133,6 +133,25 @@ def test_a_sweep_that_fails_does_not_fail_the_request(tok, tmp_path, later, monk
         assert store.ids() == ["a"]
 
 
+def test_a_new_session_costs_the_same_however_many_are_on_disk(tok, tmp_path, monkeypatch):
+    steps, real = [0], sqlite3.connect
+
+    def counting(*args, **options):
+        db = real(*args, **options)
+        db.set_progress_handler(lambda: steps.__setitem__(0, steps[0] + 1), 10)  # every 10 instructions of SQLite
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", counting)
+    costs = []
+    with Tier(tok, path=tmp_path) as tier:
+        tier.encode("hello", session="text", special_tokens="text")
+        for k in range(2 * MANY):
+            before = steps[0]
+            tier.encode("hello", session=f"s{k}")
+            costs.append(steps[0] - before)
+    assert max(costs[-50:]) < 1.2 * max(costs[50:100])
+
+
 def test_a_tier_forgets_without_a_request(tok, tmp_path):
     with Tier(tok, ttl=0.4, path=tmp_path) as tier:
         assert all(thread.name != "toktier-sweeper" for thread in threading.enumerate())

@@ -37,6 +37,14 @@ CREATE TABLE IF NOT EXISTS chunk (
     space TEXT, id TEXT, number INTEGER, data BLOB NOT NULL, PRIMARY KEY (space, id, number)
 );
 """
+# The key begins with the space, of which there are few: from one to the next, each is asked for the name.
+_BY_NAME = """
+WITH RECURSIVE spaces(space) AS (
+    SELECT min(space) FROM session
+    UNION ALL SELECT (SELECT min(space) FROM session WHERE space > spaces.space) FROM spaces WHERE space IS NOT NULL
+)
+SELECT meta FROM spaces CROSS JOIN session USING (space) WHERE id = ?
+"""
 
 
 class _Saved:
@@ -199,6 +207,12 @@ class Disk:
         with self._connection() as db:
             return [row[0] for row in db.execute("SELECT id FROM session WHERE space=?", (self._space,)).fetchall()]
 
+    def options_of(self, id: str) -> list[dict[str, Any]]:
+        """The options of all sessions of this name and tokenizer, whatever they are: special_tokens, add, unplaced."""
+        with self._connection() as db:
+            found = [json.loads(row[0]) for row in db.execute(_BY_NAME, (id,)).fetchall()]
+        return [meta for meta in found if meta.get("spec") == self._engine.digest]
+
     def close(self) -> None:
         """Close the connections that nobody uses; the others follow when they are given back."""
         self._closed = True
@@ -307,19 +321,6 @@ class Disk:
                     db.close()
                 else:
                     self._idle.append((os.getpid(), db))
-
-
-def stored_options(path: Path, id: str, digest: str) -> list[dict[str, Any]]:
-    """The options of the sessions of this name and tokenizer in a file: special_tokens, add, unplaced of each."""
-    db = sqlite3.connect(path, timeout=_WAIT, isolation_level=None)
-    try:
-        rows = db.execute("SELECT meta FROM session WHERE id=?", (id,)).fetchall()
-    except sqlite3.Error as e:
-        raise SessionError(f"path={str(path)!r}: SQLite says {e}") from e
-    finally:
-        db.close()
-    found = [json.loads(row[0]) for row in rows]
-    return [meta for meta in found if meta.get("spec") == digest]
 
 
 _inherited: list[sqlite3.Connection] = []

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..errors import InputError
 from ..session import Session, SessionStore
-from ..session.disk import stored_options
 from .lane import Lane, LaneWindows
 
 R = TypeVar("R")
@@ -188,12 +187,13 @@ class Sessions:
         for (options, _), store in list(self._stores.items()):
             if id in store:
                 return options
-        if self._path is not None and isinstance(id, str):
-            for made in stored_options(self._path, id, self._lane.core.spec.digest):
+        plain = self._stores[(self._plain, False)]
+        if plain._disk is not None and isinstance(id, str):
+            for made in plain._disk.options_of(id):
                 special = made["special_tokens"]
                 mode = self._lane.tokenizer._mode(frozenset(special) if isinstance(special, list) else special)
                 options = Options(mode, made["add"])
-                in_quarantine = bool(made.get("unplaced")) and not self._stores[(self._plain, False)]._windows.reason
+                in_quarantine = bool(made.get("unplaced")) and not plain._windows.reason
                 if id in self._store(options, in_quarantine):  # not expired
                     return options
         return None
