@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toktier
+from toktier.batch import Batch
 from toktier.errors import InputError, InputTypeError, MissingExtraError
 from toktier.grain import Pack, Tokenize, TokenizeBatch
-from toktier.grain.tokenize import as_batch
 
 WORKERS = grain.MultiprocessingOptions(num_workers=2, per_worker_buffer_size=2)
 EOS = 19_999
@@ -53,6 +53,10 @@ def documents(corpus):
 @pytest.fixture(scope="module")
 def expected(reference, documents):
     return [e.ids for e in reference.encode_batch(documents, add_special_tokens=False)]
+
+
+def as_batch(element):
+    return Batch(element["ids"], element["offsets"])
 
 
 def packed_slowly(rows, length, bos=None, eos=None, pad=0, remainder="pad"):

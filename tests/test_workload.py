@@ -106,6 +106,7 @@ def test_a_trace_of_text_alone_is_enough(tmp_path):
     ("line", "says"),
     [
         ("{", "is not JSON"),
+        ('{"session":' * 100_000, "is not JSON"),
         ('"x"', "is a str, not an object"),
         ('{"call": 0, "append": ""}', "session=None must be a name"),
         ('{"session": "a", "call": 0}', "neither append"),

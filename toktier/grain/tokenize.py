@@ -10,7 +10,6 @@ import grain
 import numpy as np
 
 from toktier.added import Mode
-from toktier.batch import Batch
 from toktier.errors import InputError, InputTypeError
 from toktier.tokenizer import Tokenizer
 
@@ -115,11 +114,6 @@ class TokenizeBatch(_Options, grain.transforms.Map):
             if rest.keys() != rests[0].keys():
                 raise InputError(f"element[{k}] has {_keys(rest)}, but element[0] {_keys(rests[0])}: fields differ")
         return {key: [rest[key] for rest in rests] for key in (rests[0] if rests else ())}
-
-
-def as_batch(element: Mapping[str, Any], field: str = "ids") -> Batch:
-    """The `toktier.Batch` of what `TokenizeBatch` made."""
-    return Batch(element[field], element["offsets"])
 
 
 def _keys(element: Mapping[str, Any]) -> str:

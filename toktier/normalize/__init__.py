@@ -14,8 +14,6 @@ from typing import Any
 from toktier.normalize import nfc
 
 BOUNDARY = b"\xff"
-# How Python decodes the byte 0xFF with errors="surrogateescape": no text that UTF-8 can write holds this code point.
-BOUNDARY_CHAR = "\udcff"
 
 
 class Normalizer:

@@ -18,7 +18,6 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from ..core import Core
 
-SOURCES = ("given", "default", "stored", "measured")
 _VERSION = 1  # of what is measured
 _JOIN = 4  # a launch that is gathered anyway takes texts of this fraction of the device's size
 _SIZES = (1 << 13, 1 << 15, 1 << 17)  # bytes of text that is timed

@@ -17,7 +17,6 @@ from toktier.encoded import Encoded
 from toktier.pipeline import Prepared, finish_rows
 from toktier.pretok.tables import DROPPED
 
-LEVELS = ("pieces", "ids", "ends")
 _AROUND = 24  # characters of context beside a difference
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from .traces import Call
 
@@ -103,9 +102,3 @@ class Conversation:
         self.total, self._kept, self._generated = chars, 0, 0
         self._reset = bool(self.calls)
         self.prompts.clear()
-
-
-def finished(conversations: Iterator[Conversation]) -> Iterator[Call]:
-    """The calls of all conversations, each one's in order."""
-    for conversation in conversations:
-        yield from conversation.calls

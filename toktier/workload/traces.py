@@ -87,7 +87,7 @@ def read_traces(path: str | os.PathLike[str]) -> Iterator[Call]:
 def _call(line: bytes, where: str, last: dict[str, Call]) -> Call:
     try:
         record = json.loads(line)
-    except ValueError as e:  # UnicodeDecodeError is one
+    except (ValueError, RecursionError) as e:  # UnicodeDecodeError is a ValueError
         raise InputError(f"{where}: is not JSON ({e}); a trace has one JSON object a line") from e
     if not isinstance(record, dict):
         raise InputError(f"{where}: is a {type(record).__name__}, not an object; a trace has one JSON object a line")
