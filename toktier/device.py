@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,6 +13,7 @@ import numpy as np
 
 from toktier import chunks, program
 from toktier.bpe.lookup import lookup_tables
+from toktier.cores import side_by_side, usable
 from toktier.encoded import Encoded
 from toktier.errors import EngineError
 from toktier.pretok.scan import scan_tables
@@ -92,8 +91,6 @@ class DeviceEngine:
         self.capacities = CAPACITIES.get(self.backend, CAPACITIES["default"])
         self._shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(self.tables))
         self._process = os.getpid()
-        self._pool: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
 
     def encode_buffer(self, buffer: np.ndarray, compiling: bool = True) -> Encoded:
         """Tokens of a buffer.
@@ -164,7 +161,7 @@ class DeviceEngine:
         if self.backend != "cpu":
             return chunks.plan(self._pretok, buffer, most)
         # as many chunks as keep all cores busy to the end, of about equal size
-        workers = _workers()
+        workers = usable()
         rounds = -(-len(buffer) // (most * workers))
         target = -(-len(buffer) // (rounds * workers)) + 256
         return chunks.plan(self._pretok, buffer, min(most, target))
@@ -200,13 +197,4 @@ class DeviceEngine:
 
     def _map(self, f, parts):
         """Several chunks at a time on a CPU, where a launch keeps one core busy; one after the other on a GPU."""
-        if self.backend != "cpu" or _workers() == 1:
-            return map(f, parts)
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(_workers(), thread_name_prefix="toktier")
-        return self._pool.map(f, parts)
-
-
-def _workers() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return map(f, parts) if self.backend != "cpu" else side_by_side(f, parts)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toktier import cores
 from toktier.corpus import finish, plan, shards, workers
 from toktier.corpus.durable import locked, sync_folder, write_json
 from toktier.corpus.encode import Encode
@@ -192,10 +193,6 @@ def _work(
 
         yield from ray_engine.spread(job, tasks, ran, progress)
         return
-    count = settings.processes or (1 if settings.engine == "device" else _cores())
+    count = settings.processes or (1 if settings.engine == "device" else cores.usable())
     ran["processes"] = count = max(1, min(count, len(tasks)))
     yield from workers.here(job, tasks, progress) if count == 1 else workers.spread(job, tasks, count, progress)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -20,7 +20,9 @@ from typing import Protocol
 
 import numpy as np
 
+from toktier import chunks
 from toktier.bpe.tables import BpeTables
+from toktier.cores import side_by_side
 from toktier.encoded import Encoded
 from toktier.host.cache import ENTRIES, LONGEST_PIECE, PieceCache
 from toktier.host.compiled import LONGEST, CompiledMerger, all_fit, fits
@@ -46,6 +48,7 @@ _SINGLY_WARM = 6000  # the same once plain Python knows most pairs
 _WARM_PAIRS = 1 << 13  # that many
 _COMPILE = 1 << 14  # pieces merged, from which on it pays to make the compiled merger: 150 ms, 45 MB
 _COMPILE_BYTES = 1 << 19  # bytes of texts, likewise
+_PART = 1 << 18  # bytes of a long text that go to one core at a time
 _TEXT = 512  # bytes of a text from which on the compiled merger gets all of it
 _CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
 _VOCABULARY = 1 << 12  # so many of them, and it is made: 30 ms, 15 to 25 MB
@@ -114,6 +117,15 @@ class HostEngine:
           Encoded(ids int32[k], ends int64[k]).
         """
         data, raw = _both(buffer)
+        if len(data) >= 2 * _PART and self._merger_for(data):
+            parts = chunks.plan(self._pretok, raw, _PART)
+            found = list(side_by_side(lambda part: self._encode(data[slice(*part)], raw[slice(*part)]), parts))
+            ends = [encoded.ends + start for encoded, (start, _) in zip(found, parts, strict=True)]
+            return Encoded(np.concatenate([encoded.ids for encoded in found]), np.concatenate(ends))
+        return self._encode(data, raw)
+
+    def _encode(self, data: bytes, raw: np.ndarray) -> Encoded:
+        """Ids of a buffer, on one core."""
         if len(data) >= _TEXT and (merger := self._merger_for(data)):
             found = self._encode_text(merger, data, raw)
             if found is not None:

@@ -136,7 +136,8 @@ class CutRules:
         x, y = around[0], around[1]
         if "\ud800" <= x <= "\udfff" or "\ud800" <= y <= "\udfff":
             return False
-        a, b = _symbols(tables, np.array([ord(x), ord(y)], np.uint32)).tolist()
+        block, symbol, p, q = tables.block, tables.symbol, ord(x), ord(y)
+        a, b = symbol[int(block[p >> 8]) * 256 + (p & 255)], symbol[int(block[q >> 8]) * 256 + (q & 255)]
         if not tables.cut[a, b] or around[:2] in self._inner:
             return False
         if tables.prefix_space and y != " ":

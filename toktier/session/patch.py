@@ -22,6 +22,9 @@ class Patch(NamedTuple):
 
 def minimal(start: int, old: np.ndarray, new: np.ndarray) -> Patch:
     """The shortest patch by which `new` takes the place of `old`, int32[k] each, at token `start`."""
+    if len(old) <= _FEW:  # an append replaces a few ids
+        front, behind = _ends_in_common(old.tolist(), new)
+        return Patch(start + front, len(old) - front - behind, frozen(new[front : len(new) - behind].copy()))
     front = _agreement(old, new)
     behind = _agreement(old[front:][::-1], new[front:][::-1])
     return Patch(start + front, len(old) - front - behind, frozen(new[front : len(new) - behind].copy()))
@@ -39,13 +42,20 @@ def frozen(ids: np.ndarray) -> np.ndarray:
     return ids
 
 
+def _ends_in_common(old: list[int], new: np.ndarray) -> tuple[int, int]:
+    """How many ids a few begin and, of the rest, end with in common with others."""
+    n = min(len(old), len(new))
+    first, last = new[:n].tolist(), new[len(new) - n :].tolist()
+    front = behind = 0
+    while front < n and old[front] == first[front]:
+        front += 1
+    while behind < n - front and old[-1 - behind] == last[-1 - behind]:
+        behind += 1
+    return front, behind
+
+
 def _agreement(a: np.ndarray, b: np.ndarray) -> int:
     """How many ids two arrays begin with in common."""
     n = min(len(a), len(b))
-    if n <= _FEW:  # an append replaces a few ids
-        for k, (x, y) in enumerate(zip(a[:n].tolist(), b[:n].tolist(), strict=True)):
-            if x != y:
-                return k
-        return n
     differ = np.flatnonzero(a[:n] != b[:n])
     return int(differ[0]) if len(differ) else n

@@ -63,7 +63,11 @@ class Plan:
                 head = splice.c1 - at
         if head and chunks.chunks[first].given:  # the whole chunk stays: a change never cuts one
             first, head = first + 1, 0
-        if head:
+        kept: list[Chunk] = []
+        if head >= SMALL <= len(text):  # two chunks cost less than one that is put together
+            chunk = chunks.chunks[first]
+            kept = [Chunk(chunk.text[:head], chunk.ends[: self.token - token], byte1 - byte)]
+        elif head:
             chunk = chunks.chunks[first]
             shift = byte1 - byte
             text = chunk.text[:head] + text
@@ -83,4 +87,4 @@ class Plan:
                 n_bytes = chunk.n_bytes + shift
                 last += 1
         self.first, self.last = first, max(first, last)
-        self.new = build(engine, text, Encoded(splice.encoded.ids, ends, n_bytes))
+        self.new = kept + build(engine, text, Encoded(splice.encoded.ids, ends, n_bytes))

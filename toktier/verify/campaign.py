@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from toktier import cores
 from toktier.errors import EngineError, InputError
 from toktier.testing import faults
 from toktier.tokenizer import Tokenizer
@@ -166,7 +167,7 @@ def _here() -> _Worker:
 @contextlib.contextmanager
 def _workers(tokenizer: Tokenizer, settings: Settings, store: str) -> Iterator[Work]:
     """A function that maps over tasks in several processes (spawned, never forked), or here if one is enough."""
-    count = settings.processes or (1 if "device" in settings.engines else _cores())
+    count = settings.processes or (1 if "device" in settings.engines else cores.usable())
     if count == 1:
         _start(tokenizer, settings, store)
         yield lambda f, tasks: (f(*task) for task in tasks)
@@ -184,10 +185,6 @@ def _workers(tokenizer: Tokenizer, settings: Settings, store: str) -> Iterator[W
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # -- one batch -----------------------------------------------------------------------------------------------------
