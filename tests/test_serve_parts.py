@@ -7,6 +7,8 @@ import logging
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import families
 import httpx
@@ -186,6 +188,46 @@ def test_a_closed_tier_is_503():
     tier.close()
     answers = asked(tier, ("/tokenize", {"prompt": "a"}), ("/sessions/x/append", {"text": "a"}))
     assert [(a.status_code, a.json()["error"]["type"]) for a in answers] == [(503, "shutting_down")] * 2
+
+
+def test_who_waits_for_a_session_holds_up_nobody_else_and_not_for_ever():
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(session):
+        inside.set()
+        assert go_on.wait(60)
+
+    async def beside(client):
+        waiting = [asyncio.create_task(client.get("/sessions/x")) for _ in range(8)]
+        await asyncio.sleep(0.1)
+        body = {"prompt": "hello world " * 10_000}  # parsed in a thread
+        assert (await client.post("/tokenize", json=body)).status_code == 200
+        assert not any(task.done() for task in waiting)
+        go_on.set()
+        assert {(await task).json()["chars"] for task in waiting} == {2}
+
+    async def too_late(client):
+        for call in (client.get, client.delete):
+            answer = await call("/sessions/x")
+            assert (answer.status_code, answer.json()["error"]["type"]) == (504, "timeout")
+
+    async def client_of(tier, talk, **settings):
+        transport = httpx.ASGITransport(create_app(tier, Settings(**settings)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
+            async with asyncio.timeout(50):
+                await talk(client)
+
+    with Tier({"o200k": "o200k_base"}) as tier, ThreadPoolExecutor(1) as pool:
+        tier.encode("a", session="x")
+        change = pool.submit(tier.append, "x", "b", check=hold)
+        try:
+            assert inside.wait(60)
+            asyncio.run(client_of(tier, too_late, timeout=0.05))
+            asyncio.run(client_of(tier, beside))
+        finally:
+            go_on.set()
+        assert change.result().patch is not None
+        assert tier.session_ids("x", timeout=1).tolist() == tier.encode("ab").ids.tolist()
 
 
 def test_two_services_on_one_store_stay_exact(tmp_path):

@@ -75,7 +75,7 @@ async def show(id: str, request: Request) -> Response:
     service, raw = state(request), wants_raw(request)
     want_ids, want_digest = switch(request, "ids"), switch(request, "digest")
     name = _model(request)
-    chars, ids = await service.off_loop(service.tier.session_state, session_name(id), name)
+    chars, ids = await service.on_session(service.tier.session_state, session_name(id), name)
 
     def written() -> Response:
         digest = wire.digest(ids) if want_digest else None
@@ -93,7 +93,7 @@ async def show(id: str, request: Request) -> Response:
 async def delete(id: str, request: Request) -> Response:
     """Forgets a session."""
     service, name = state(request), _model(request)
-    if not await service.off_loop(service.tier.delete, session_name(id), name):
+    if not await service.on_session(service.tier.delete, session_name(id), name):
         raise of_toktier(UnknownSessionError())
     return _json({"model": name, "session": id, "deleted": True})
 

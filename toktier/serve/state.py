@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -34,10 +35,16 @@ class State:
         self.tier, self.settings = tier, settings
         self.metrics = Metrics(tier)
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="toktier-serve")
+        self._waiting = ThreadPoolExecutor(16, thread_name_prefix="toktier-serve-waiting")
 
     async def off_loop(self, call: Callable[..., T], *args: Any) -> T:
         """What `call` returns, run in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+    async def on_session(self, call: Callable[..., T], id: str, model: str) -> T:
+        """What a call of the tier returns that may wait for a session: in threads beside those that work."""
+        done = functools.partial(call, id, model, timeout=self.settings.timeout)
+        return await asyncio.get_running_loop().run_in_executor(self._waiting, done)
 
     async def unless_gone(self, request: Request, call: Coroutine[Any, Any, T]) -> T:
         """What `call` returns; it is cancelled when the client goes away, so that nobody's request holds up others.
@@ -80,6 +87,7 @@ class State:
         """Finishes what runs and closes the tier."""
         await asyncio.to_thread(self.tier.close)
         self._threads.shutdown()
+        self._waiting.shutdown()
 
 
 async def _gone(request: Request) -> None:

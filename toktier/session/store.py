@@ -149,7 +149,7 @@ class SessionStore:
         while True:
             entry = self._entry(id)
             if not entry.lock.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
-                raise TimeoutError(f"session {id!r} is in use: others held it for longer than timeout={timeout}")
+                raise _in_use(id, timeout)
             try:
                 if entry.dead:
                     continue
@@ -232,15 +232,26 @@ class SessionStore:
             self._tidy()
             return
 
-    def delete(self, id: str) -> bool:
-        """Forget a session, in memory and on disk; says whether there was one."""
+    def delete(self, id: str, timeout: float | None = None) -> bool:
+        """Forget a session, in memory and on disk; says whether there was one.
+
+        Args:
+          timeout: seconds to wait while others use the session; None for ever.
+
+        Raises:
+          TimeoutError: they used it for longer.
+        """
         self._check(id)
         entry = self._entries.get(id)
         known = False
         if entry is not None:
-            with entry.lock:
+            if not entry.lock.acquire(timeout=-1 if timeout is None else timeout):
+                raise _in_use(id, timeout)
+            try:
                 known = entry.session is not None and not entry.dead
                 self._drop(id, entry, None)
+            finally:
+                entry.lock.release()
         if self._disk is not None:
             known = self._disk.delete(id) or known
         return known
@@ -476,3 +487,7 @@ class SessionStore:
             return True
         finally:
             entry.lock.release()
+
+
+def _in_use(id: str, timeout: float | None) -> TimeoutError:
+    return TimeoutError(f"session {id!r} is in use: others held it for longer than timeout={timeout}")

@@ -159,20 +159,26 @@ class Desk:
             ids, path, reason, size, work.scanned, patch, name, session, work.batch, work.queued, work.seconds()
         )
 
-    def session_state(self, session: str, tokenizer: str | None) -> tuple[int, np.ndarray]:
+    def session_state(self, session: str, tokenizer: str | None, timeout: float | None) -> tuple[int, np.ndarray]:
         """Characters of a session, and its ids: int32[n]."""
         _, _, sessions = self.find(tokenizer)
         check_session(session)
-        found = sessions.look(session, lambda known: (known.n_chars, known.ids))
+        try:
+            found = sessions.look(session, lambda known: (known.n_chars, known.ids), timeout)
+        except TimeoutError:
+            raise late() from None
         if found is None:
             raise missing(session)
         return found
 
-    def delete(self, session: str, tokenizer: str | None) -> bool:
+    def delete(self, session: str, tokenizer: str | None, timeout: float | None) -> bool:
         """Forget a session."""
         _, _, sessions = self.find(tokenizer)
         check_session(session)
-        return sessions.delete(session)
+        try:
+            return sessions.delete(session, timeout)
+        except TimeoutError:
+            raise late() from None
 
     def close(self) -> None:
         """Drop all sessions from memory; what is on disk stays there."""

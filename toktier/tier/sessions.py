@@ -104,11 +104,11 @@ class Sessions:
             if found is not None or bool(self._lane.quarantined) == quarantined:
                 return found
 
-    def look(self, id: str, work: Callable[[Session], R]) -> R | None:
+    def look(self, id: str, work: Callable[[Session], R], timeout: float | None) -> R | None:
         """What `work(session)` returns, which changes nothing; None where the session is not known."""
         while True:
             store, quarantined = self._chosen(id, None, None)
-            found = store.use(id, lambda session, known: work(session))
+            found = store.use(id, lambda session, known: work(session), timeout=timeout)
             if found is not None or bool(self._lane.quarantined) == quarantined:
                 return found
 
@@ -116,12 +116,12 @@ class Sessions:
         """Is a session of this name in memory?  Waits for nothing."""
         return any(id in store._entries for store in self.stores)
 
-    def delete(self, id: str) -> bool:
+    def delete(self, id: str, timeout: float | None) -> bool:
         """Forget a session; says whether there was one."""
         self._key(id, None, None, False)  # opens the store in which it lies on disk
         with self._moving:
             self._before.pop(id, None)
-            return any([store.delete(id) for store in self.stores])
+            return any([store.delete(id, timeout) for store in self.stores])
 
     def forget_moves(self) -> None:
         """Let go of what is remembered for clients of sessions that are no more."""

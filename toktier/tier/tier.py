@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -285,24 +284,29 @@ class Tier:
         call = self._updating(session, text, tokenizer, create, options, check)
         return await self._awaited(call, timeout, tokenizer, session, text)
 
-    def delete(self, session: str, tokenizer: str | None = None) -> bool:
-        """Forgets a session, in memory and on disk; says whether there was one."""
-        with self._gate:
-            return self._desk.delete(session, tokenizer)
+    def delete(self, session: str, tokenizer: str | None = None, *, timeout: float | None = None) -> bool:
+        """Forgets a session, in memory and on disk; says whether there was one.
 
-    def session_ids(self, session: str, tokenizer: str | None = None) -> np.ndarray:
+        Raises:
+          DeadlineError: others used it for `timeout` seconds.
+        """
+        with self._gate:
+            return self._desk.delete(session, tokenizer, arguments.seconds(timeout))
+
+    def session_ids(self, session: str, tokenizer: str | None = None, *, timeout: float | None = None) -> np.ndarray:
         """int32[n], read-only: the ids of a session; they stay as they are when it changes.
 
         Raises:
-          UnknownSessionError: there is none of this name.
+          UnknownSessionError: there is none of this name.  DeadlineError: as `delete`.
         """
-        with self._gate:
-            return self._desk.session_state(session, tokenizer)[1]
+        return self.session_state(session, tokenizer, timeout=timeout)[1]
 
-    def session_state(self, session: str, tokenizer: str | None = None) -> tuple[int, np.ndarray]:
+    def session_state(
+        self, session: str, tokenizer: str | None = None, *, timeout: float | None = None
+    ) -> tuple[int, np.ndarray]:
         """Characters of a session's text, and its ids as `session_ids` gives them, of the same moment."""
         with self._gate:
-            return self._desk.session_state(session, tokenizer)
+            return self._desk.session_state(session, tokenizer, arguments.seconds(timeout))
 
     # -- the tier itself -------------------------------------------------------------------------------------------
 
@@ -399,17 +403,13 @@ class Tier:
     def __enter__(self) -> Tier:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Tier:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
     # -- inside ----------------------------------------------------------------------------------------------------
