@@ -20,7 +20,7 @@ from hypothesis import given
 import toktier
 from toktier import cli, corpus
 from toktier.cli.commands.corpus import readable
-from toktier.corpus import documents, durable, plan, scan, streams
+from toktier.corpus import documents, durable, plan, scan, shards, streams
 from toktier.corpus.inputs import Input
 from toktier.errors import CorpusError, InputError, InputTypeError
 
@@ -383,6 +383,17 @@ def test_many_problems_have_a_file_of_their_own(tok, tmp_path):
     assert [p["line"] for p in listed] == list(range(1, 1501))
     assert readable(made, "out").endswith("... all are in out/problems.jsonl")
     assert len(corpus.open(tmp_path / "out")) == 0
+
+
+def test_empty_documents_do_not_wait_for_ever(tok, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "ROWS", 100)
+    source = tmp_path / "a.txt"
+    source.write_text("\n" * 250 + "hello\n" + "\n" * 99)
+    made = run(tok, source, tmp_path / "out", lines=True)
+    file = pq.ParquetFile(tmp_path / "out" / "shard-00000.parquet")
+    assert [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)] == [100, 100, 100, 50]
+    assert [r["tokens"] for r in rows(tmp_path / "out")] == [[]] * 250 + ids(tok, ["hello"]) + [[]] * 99
+    assert made["documents"] == 350
 
 
 # -- going on ------------------------------------------------------------------------------------------------------

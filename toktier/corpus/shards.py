@@ -27,6 +27,7 @@ from toktier.extras import need
 
 PARTS = (".parquet", ".tokens", ".lengths")
 ROW_GROUP = 1 << 20  # ids from which a row group is written
+ROWS = 1 << 20  # documents from which one is, were they all empty
 
 
 def stem(number: int) -> str:
@@ -125,11 +126,11 @@ class ShardWriter:
             self._waiting = self._row_groups(Rows(*joined))
 
     def _row_groups(self, found: Rows) -> Rows:
-        """Writes row groups that have ROW_GROUP ids; returns what is left.  They follow from the documents alone."""
+        """Writes row groups that are large enough; returns what is left.  They follow from the documents alone."""
         ends = np.cumsum(found.lengths)
         first = begin = 0
-        while len(ends) and ends[-1] - begin >= ROW_GROUP:
-            stop = int(np.searchsorted(ends, begin + ROW_GROUP)) + 1
+        while len(ends) - first >= ROWS or (len(ends) and ends[-1] - begin >= ROW_GROUP):
+            stop = min(int(np.searchsorted(ends, begin + ROW_GROUP)) + 1, first + ROWS)
             some = Rows(found.documents[first:stop], found.ids[begin : ends[stop - 1]], found.lengths[first:stop])
             self._parquet.write_table(self._table(*some))
             first, begin = stop, int(ends[stop - 1])
