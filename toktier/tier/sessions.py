@@ -125,9 +125,10 @@ class Sessions:
 
     def forget_moves(self) -> None:
         """Let go of what is remembered for clients of sessions that are no more."""
-        with self._moving:
-            for id in list(self._before):
-                if not any(id in store for store in self.stores):
+        gone = [id for id in list(self._before) if not self._is_there(id)]
+        with self._moving:  # not held for long: requests move sessions
+            for id in gone:
+                if not self._is_there(id):
                     self._before.pop(id, None)
 
     def close(self) -> None:
@@ -145,6 +146,9 @@ class Sessions:
         if len(self._stores) > 1:
             self._move(id, key)
         return store, quarantined
+
+    def _is_there(self, id: str) -> bool:
+        return any(id in store for store in self.stores)
 
     def _reserved(self, id: str, timeout: float | None) -> bool:
         """True once nobody else makes a session of this name, which two with other options would in two stores."""
