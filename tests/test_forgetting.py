@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 
 import pytest
@@ -153,8 +152,10 @@ def test_a_new_session_costs_the_same_however_many_are_on_disk(tok, tmp_path, mo
 
 
 def test_a_tier_forgets_without_a_request(tok, tmp_path):
-    with Tier(tok, ttl=0.4, path=tmp_path) as tier:
-        assert all(thread.name != "toktier-sweeper" for thread in threading.enumerate())
+    with Tier(tok, ttl=1.5, path=tmp_path) as tier:
+        sweeper = tier._desk._sweeper
+        tier.encode("hello")
+        assert sweeper._thread is None
         tier.encode("hello", session="plain")
         tier.encode("hello", session="text", special_tokens="text")  # in a store that nobody asks again
         sessions = tier._desk.sessions[0]
@@ -164,7 +165,7 @@ def test_a_tier_forgets_without_a_request(tok, tmp_path):
         until(lambda: not any(store.ids() for store in sessions.stores))
         until(lambda: not sessions._before)
         assert tier.stats()["sessions"]["sessions"] == 0
-    assert all(thread.name != "toktier-sweeper" for thread in threading.enumerate())
+    assert not sweeper._thread.is_alive()
 
 
 def test_a_session_that_cannot_be_moved_stays_where_it_is(tok, tmp_path, monkeypatch):
