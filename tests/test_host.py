@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from toktier.bpe import tables, twin
 from toktier.host import HostEngine, compiled, engine
+from toktier.host.bulk import BulkMerger
 from toktier.host.compiled import LONGEST, CompiledMerger, all_fit, fits
 from toktier.host.whole import find_whole
 
@@ -113,10 +114,8 @@ def test_the_compiled_merger_takes_part_once_many_pieces_were_merged(vocabulary,
     assert host._compiled.usable
 
 
-@pytest.mark.parametrize("slab", [7, 1 << 20])
-def test_texts_in_pieces_with_tokens_that_no_merges_make(monkeypatch, slab):
+def test_texts_in_pieces_with_tokens_that_no_merges_make(monkeypatch):
     """A piece that is such a token is that token, wherever it stands and whatever its bytes are parts of."""
-    monkeypatch.setattr(compiled, "_SLAB", slab)
     monkeypatch.setattr(compiled, "WATCHED", 20)
     rng = random.Random(31)
     changed = 0
@@ -128,8 +127,8 @@ def test_texts_in_pieces_with_tokens_that_no_merges_make(monkeypatch, slab):
         some = {p for p in (small_bpe.random_piece(rng, longest=6) for _ in range(60)) if len(set(plain(p))) > 1}
         whole_only = {p: np.int32(bpe.n_ids + k).tobytes() for k, p in enumerate(sorted(some))}
         lengths = np.append(bpe.token_length, list(map(len, sorted(some))))
-        bpe = dataclasses.replace(bpe, token_length=lengths.astype(np.int32))
-        merger = CompiledMerger(bpe, plain, whole_only)
+        merger = CompiledMerger(dataclasses.replace(bpe, token_length=lengths.astype(np.int32)), plain, whole_only)
+        bulk = BulkMerger(bpe, merger)
         for _ in range(40):
             pieces = [small_bpe.random_piece(rng, longest=8) for _ in range(rng.randint(1, 30))]
             pieces = [p for p in pieces if fits(p)] + [rng.choice(sorted(some)), b"abc"]
@@ -141,9 +140,54 @@ def test_texts_in_pieces_with_tokens_that_no_merges_make(monkeypatch, slab):
             ends = np.cumsum([len(a) + len(b) for a, b in zip(between, pieces, strict=True)])
             starts = ends - np.array(list(map(len, pieces)))
             assert merger.encode_text(raw, starts, ends).tolist() == want
+            assert bulk.encode_text(raw, starts, ends).tolist() == want
             assert merger.encode_words([p.decode() for p in pieces]).tolist() == want
         assert merger.usable
     assert changed > 100
+
+
+@pytest.mark.parametrize(("entries", "ids"), [(1 << 17, 1 << 20), (9, 1 << 20), (1 << 17, 25)])
+def test_pieces_met_before_are_looked_up_whatever_is_remembered(vocabulary, monkeypatch, entries, ids):
+    """Short and long pieces, in tables that are full all the time, whose slots many share, from several threads."""
+    from toktier.host import bulk
+
+    monkeypatch.setattr(bulk, "_ENTRIES", entries)
+    monkeypatch.setattr(bulk, "_IDS", ids)
+    monkeypatch.setattr(bulk, "_SHIFT", np.uint64(64 - 5))
+    spec, bpe, _ = vocabulary
+    host = HostEngine(Tables(None, bpe))
+    merger = BulkMerger(bpe, CompiledMerger(bpe, host._single.encode, host._whole_only))
+    rng = random.Random(41)
+    letters = NASTY.replace("\x00", "")
+    words = ["".join(rng.choices(letters, k=rng.choice([1, 2, 4, 8, 15, 16, 17, 30]))) for _ in range(150)]
+    words += ["a" * n for n in range(1, 20)] + ["a" * n + "b" for n in (6, 7, 8, 14, 15, 16)]
+    texts = []
+    for _ in range(12):
+        pieces = [w.encode() for w in rng.choices(words, k=rng.randint(1, 60))]
+        between = [rng.choice([b"", b"", b"\xff"]) for _ in pieces]
+        raw = np.frombuffer(b"".join(a + b for a, b in zip(between, pieces, strict=True)), np.uint8)
+        ends = np.cumsum([len(a) + len(b) for a, b in zip(between, pieces, strict=True)])
+        want = [t for p in pieces for t in twin.encode_piece(spec, p)]
+        texts.append((raw, ends - np.array(list(map(len, pieces))), ends, want))
+
+    wrong = []
+
+    def work(seed):
+        for raw, starts, ends, want in random.Random(seed).choices(texts, k=30):
+            if merger.encode_text(raw, starts, ends).tolist() != want:
+                wrong.append(raw)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+    assert 1 <= len(merger._shelf) <= 3
+    assert all(met._entries <= entries for met in merger._shelf)
+    raw = np.full(LONGEST + 1, 97, np.uint8)
+    assert merger.encode_text(raw, np.array([0]), np.array([len(raw)])) is None
+    assert merger.encode_text(raw[:0], np.array([], int), np.array([], int)) is None
 
 
 def test_the_compiled_merger_leaves_long_pieces_to_others(vocabulary):

@@ -213,6 +213,8 @@ def test_no_way_through_the_engine_changes_a_result(parts, monkeypatch, corpus):
         # from which size on the compiled merger gets a text as a whole
         monkeypatch.setattr(engine, "_TEXT", whole)
         monkeypatch.setattr(engine, "_COMPILE_BYTES", whole)
+        monkeypatch.setattr(engine, "_LONG_TEXT", 100)
+        monkeypatch.setattr(engine, "_PART", 1000)
         monkeypatch.setattr(engine, "_HAN", 0x80 if warm else 0xE3)
         monkeypatch.setattr(engine, "_UNITS", 30 if warm else 10**9)
         monkeypatch.setattr(engine, "_WIDE", 1)

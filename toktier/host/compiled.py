@@ -28,7 +28,6 @@ _BETWEEN = b"\0"  # stands between the pieces of one call, and in none of them
 _FIRST = 64  # pieces compared before the first use
 _SHORT = 96  # bytes of a piece that is compared
 _LOOKED_AT = 64  # pieces of a text among which it is looked for
-_SLAB = 1 << 20  # bytes of a text whose ids are Python objects at a time
 
 
 class CompiledMerger:
@@ -66,15 +65,23 @@ class CompiledMerger:
         """Packed int32 ids of each piece; all of them `fit`, and no whole token is among them but what merges make."""
         if not pieces:
             return []
-        ranks = np.array(self._encoding.encode_ordinary(_BETWEEN.join(pieces).decode()), np.intp)
-        stops = np.fromiter(map(len, pieces), np.int64, len(pieces)).cumsum()
-        at = (4 * self._rank_length.take(ranks).cumsum().searchsorted(stops, "right")).tolist()
-        packed = self._ids.take(ranks).tobytes()
+        ids, stops = self.merge(pieces)
+        at = (4 * stops).tolist()
+        packed = ids.tobytes()
         found = [packed[i:j] for i, j in zip([0, *at], at, strict=False)]
         if self._due(len(pieces)) and not self._watch(pieces[0], found[0]):
             self.usable = False
             return [array("i", self._plain(p)).tobytes() for p in pieces]
         return found
+
+    def merge(self, pieces: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of pieces, int32 and joined, and how many there are up to the end of each piece, int64[k].
+
+        As for `encode`, but without comparing any.
+        """
+        ranks = np.array(self._encoding.encode_ordinary(_BETWEEN.join(pieces).decode()), np.intp)
+        stops = np.fromiter(map(len, pieces), np.int64, len(pieces)).cumsum()
+        return self._ids.take(ranks), self._rank_length.take(ranks).cumsum().searchsorted(stops, "right")
 
     def encode_words(self, pieces: list[str]) -> np.ndarray | None:
         """int32: the ids of pieces of ASCII, joined; None where they cannot be told.
@@ -101,19 +108,14 @@ class CompiledMerger:
             return None
         text = raw.copy()
         text[text == 0xFF] = 0
-        slabs = []
-        at = 0
-        while at < len(starts):
-            stop = int(np.searchsorted(starts, starts[at] + _SLAB)) if ends[-1] - starts[at] > _SLAB else len(starts)
-            begin, end = int(starts[at]), int(ends[stop - 1])
-            first, last = starts[at:stop], ends[at:stop]
-            ids = self._merged(_sewn(text[begin:end], first - begin).decode())
-            if self._whole_only.may_hold(ids):
-                piece = functools.partial(_piece, raw, first, last)
-                ids = self._whole_only.put(ids, self._length, last - first, piece)
-            slabs.append(ids)
-            at = stop
-        ids = slabs[0] if len(slabs) == 1 else np.concatenate(slabs)
+        begin, end = int(starts[0]), int(ends[-1])
+        return self.checked(self._merged(_sewn(text[begin:end], starts - begin).decode()), raw, starts, ends)
+
+    def checked(self, ids: np.ndarray, raw: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
+        """What merging made of the pieces of a text, with whole tokens that no merges make; None after a difference."""
+        if self._whole_only.may_hold(ids):
+            piece = functools.partial(_piece, raw, starts, ends)
+            ids = self._whole_only.put(ids, self._length, ends - starts, piece)
         if self._due(len(starts)):
             some = [_piece(raw, starts, ends, k) for k in range(min(len(starts), _LOOKED_AT))]
             if not self._agrees(ids, some):

@@ -24,6 +24,7 @@ from toktier import chunks
 from toktier.bpe.tables import BpeTables
 from toktier.cores import side_by_side
 from toktier.encoded import Encoded
+from toktier.host.bulk import BulkMerger
 from toktier.host.cache import ENTRIES, LONGEST_PIECE, PieceCache
 from toktier.host.compiled import LONGEST, CompiledMerger, all_fit, fits
 from toktier.host.rounds import RoundMerger
@@ -49,6 +50,7 @@ _WARM_PAIRS = 1 << 13  # that many
 _COMPILE = 1 << 14  # pieces merged, from which on it pays to make the compiled merger: 150 ms, 45 MB
 _COMPILE_BYTES = 1 << 19  # bytes of texts, likewise
 _PART = 1 << 18  # bytes of a long text that go to one core at a time
+_LONG_TEXT = 1 << 14  # bytes of a text from which on its pieces are looked up before any is merged
 _TEXT = 512  # bytes of a text from which on the compiled merger gets all of it
 _CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
 _VOCABULARY = 1 << 12  # so many of them, and it is made: 30 ms, 15 to 25 MB
@@ -345,7 +347,9 @@ class HostEngine:
     def _compile(self) -> None:
         """Make what merges many pieces quickest."""
         if self._compiled is None:
-            self._compiled = CompiledMerger(self._bpe, self._single.encode, self._whole_only)
+            merger = CompiledMerger(self._bpe, self._single.encode, self._whole_only)
+            self._bulk = BulkMerger(self._bpe, merger)
+            self._compiled = merger
 
     def _merger_for(self, data: bytes) -> CompiledMerger | None:
         """The compiled merger, if it can take a text and so much text was met that it pays to make it."""
@@ -365,7 +369,7 @@ class HostEngine:
                 ids = merger.encode_words([piece for text in texts for piece in find(text.decode())])
                 return None if ids is None else self._placed(ids, data, raw)
         starts, ends = piece_bounds(self._pretok, raw)
-        ids = merger.encode_text(raw, starts, ends)
+        ids = (self._bulk if len(data) >= _LONG_TEXT else merger).encode_text(raw, starts, ends)
         return None if ids is None else Encoded(ids, self._token_ends(ids, starts, ends))
 
     def _segments_of(self, pieces: list[bytes]) -> tuple[list[bytes], list[int]]:

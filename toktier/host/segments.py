@@ -59,18 +59,29 @@ class Segmenter:
         self._bits[_hash(point[:-1][both], point[1:][both])] = True
         self._partial[_bytes_beside(data, second[inside & ~both])] = True
 
+    def places(self, data: np.ndarray) -> np.ndarray:
+        """int64: the offsets in a text, uint8[n], across which no token lies."""
+        characters = _characters(data)
+        return characters.at[1:][self._apart(data, characters)]
+
+    def _apart(self, data: np.ndarray, characters: _Characters) -> np.ndarray:
+        """bool, for each character but the first: does no token lie across its beginning?"""
+        at, point, whole = characters
+        apart = whole[:-1] & whole[1:] & ~self._bits[_hash(point[:-1], point[1:])]
+        apart &= (point[:-1] | point[1:]) >= 0x80
+        apart &= ~self._partial[_bytes_beside(data, at[1:])]
+        return apart
+
     def split(self, pieces: list[bytes]) -> tuple[list[bytes], list[int]]:
         """The segments of all pieces in order, and how many each piece has.  No piece is empty."""
         joined = b"\xff".join(pieces)
         data = np.frombuffer(joined, np.uint8)
-        at, point, whole = _characters(data)
-        apart = whole[:-1] & whole[1:] & ~self._bits[_hash(point[:-1], point[1:])]
-        apart &= (point[:-1] | point[1:]) >= 0x80
-        apart &= ~self._partial[_bytes_beside(data, at[1:])]
+        characters = _characters(data)
+        apart = self._apart(data, characters)
         sizes = np.fromiter(map(len, pieces), np.int64, len(pieces))
         stop = np.cumsum(sizes + 1) - 1
         begin = stop - sizes
-        starts = np.sort(np.concatenate([begin, at[1:][apart]]))
+        starts = np.sort(np.concatenate([begin, characters.at[1:][apart]]))
         counts = np.diff(np.append(np.searchsorted(starts, begin), len(starts)))
         ends = np.append(starts[1:], len(data))
         ends[np.cumsum(counts) - 1] = stop
