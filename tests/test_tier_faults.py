@@ -408,24 +408,3 @@ def test_a_mismatch_puts_the_tokenizer_on_the_reference(tok):
         answer = client.took(tier.update("s", "A pipe", "a"), "A pipe")
         assert (answer.path, answer.reason) == ("reference", "quarantined: by hand")
         assert tier.stats()["sessions"]["sessions"] == 1
-
-
-def test_a_lesson_that_fails_is_logged_and_the_next_one_is_learned(tok, monkeypatch, caplog):
-    host, lessons = type(tok.core.host), []
-    learn = host.learn
-
-    def first_fails(self, data, encoded):
-        lessons.append(len(data))
-        if len(lessons) == 1:
-            raise MemoryError
-        learn(self, data, encoded)
-
-    monkeypatch.setattr(host, "learn", first_fails)
-    with Tier(tok) as tier:
-        text = TEXT * (40_000 // len(TEXT))
-        exact(tier.encode(text, session="s"), text)
-        tier._learner.wait()
-        assert "could not be learned" in caplog.text
-        tier.encode(text, session="t")
-        tier._learner.wait()
-        assert len(lessons) > 2

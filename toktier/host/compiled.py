@@ -124,7 +124,7 @@ class CompiledMerger:
 
     def _merged(self, text: str) -> np.ndarray:
         """int32: the ids of pieces with zero bytes between them."""
-        return self._ids.take(self._encoding.encode_ordinary(text))
+        return self._ids.take(np.array(self._encoding.encode_ordinary(text), np.intp))
 
     def _due(self, count: int) -> bool:
         """Is it time to compare a piece?  Threads may lose a count, which matters little."""

@@ -1,14 +1,13 @@
-"""The host engine: a buffer in, ids and ends out, in NumPy and dictionaries.
+"""The host engine: a buffer in, ids and ends out, in NumPy, dictionaries and one compiled loop.
 
-Made for short text, nearly all of which was seen before in one way or another.  Four dictionaries stand one behind the
-other, each asked only for what the one before does not know:
+The pieces of a text are found by a pattern where it is short and ASCII (pretok/written.py), else by NumPy
+(pretok/host_scan.py).  Their ids come from
 
-    unit -> ids        a word with what is in front of it (units.py)
-    shape -> pieces    where the pre-tokenizer cuts a unit (shapes.py)
-    piece -> ids       looked up as a whole token, or merged
-    segment -> ids     parts of pieces between which nothing merges (segments.py)
-
-Long units and pre-tokenizers without units take the NumPy pre-tokenizer instead of the first two.
+    tiktoken's loop over the effective merges, all pieces in one call (compiled.py), behind a table of pieces met
+    before where the text is long (bulk.py);
+    or, as long as so little text was met that the loop does not pay, and for pieces that it cannot take, from a
+    dictionary of pieces met before (cache.py), the vocabulary (whole.py), and merges in Python and NumPy (short.py,
+    rounds.py, long.py) of pieces or of the segments into which they fall (segments.py).
 """
 
 from __future__ import annotations
@@ -25,33 +24,26 @@ from toktier.bpe.tables import BpeTables
 from toktier.cores import side_by_side
 from toktier.encoded import Encoded
 from toktier.host.bulk import BulkMerger
-from toktier.host.cache import ENTRIES, LONGEST_PIECE, PieceCache
+from toktier.host.cache import ENTRIES, PieceCache
 from toktier.host.compiled import LONGEST, CompiledMerger, all_fit, fits
 from toktier.host.rounds import RoundMerger
 from toktier.host.segments import Segmenter
-from toktier.host.shapes import Shapes
 from toktier.host.short import PieceMerger
-from toktier.host.units import split_units, unit_pattern
 from toktier.host.whole import NONE, find_whole
 from toktier.pretok.host_scan import piece_bounds
 from toktier.pretok.tables import PretokTables
 from toktier.pretok.written import ascii_pattern
 
-_BULK = 1 << 13  # bytes from which on most units are new, and all pieces are found at once instead
 _SLAB = 1 << 17  # pieces held as Python objects at a time
 _MANY = 1 << 14  # pieces of one call for which a copy of the cache pays
-_UNITS = 512  # units of one call that are remembered even if most of them are new
-_SHAPED = 96  # new units of one call up to which shapes are quicker than the NumPy pre-tokenizer
-_SHAPED_WIDE = 16  # the same where they hold characters of several bytes, whose shapes cost more
 _FEW = 16  # pieces for which one merge after the other beats one look-up of all as whole tokens
 _SINGLY = 3072  # bytes of pieces to merge; from here on NumPy rounds beat plain Python
 _SINGLY_WARM = 6000  # the same once plain Python knows most pairs
 _WARM_PAIRS = 1 << 13  # that many
 _COMPILE = 1 << 14  # pieces merged, from which on it pays to make the compiled merger: 150 ms, 45 MB
-_COMPILE_BYTES = 1 << 19  # bytes of texts, likewise
+_COMPILE_BYTES = 1 << 17  # bytes of texts, likewise
 _PART = 1 << 18  # bytes of a long text that go to one core at a time
 _LONG_TEXT = 1 << 14  # bytes of a text from which on its pieces are looked up before any is merged
-_TEXT = 512  # bytes of a text from which on the compiled merger gets all of it
 _CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
 _VOCABULARY = 1 << 12  # so many of them, and it is made: 30 ms, 15 to 25 MB
 _HAN = (
@@ -101,10 +93,7 @@ class HostEngine:
         self._whole_only = _tokens(tables.bpe, tables.bpe.whole & ~made)  # tokens to which no merges lead
         self._vocabulary: dict[bytes, bytes] = {}
         self._new_pieces = 0
-        self._unit = unit_pattern(tables.pretok)
-        if self._unit is not None:
-            self._shapes = Shapes(tables.pretok)
-        self.units, self.cache, self.segments = (PieceCache(cache_entries) for _ in range(3))
+        self.cache, self.segments = PieceCache(cache_entries), PieceCache(cache_entries)
 
     def __reduce__(self):
         return HostEngine, (self.tables, self.cache.entries)
@@ -128,60 +117,27 @@ class HostEngine:
 
     def _encode(self, data: bytes, raw: np.ndarray) -> Encoded:
         """Ids of a buffer, on one core."""
-        if len(data) >= _TEXT and (merger := self._merger_for(data)):
-            found = self._encode_text(merger, data, raw)
-            if found is not None:
-                return found
-        packed = self._encode_units(split_units(self._unit, data)) if self._unit and len(data) <= _BULK else None
-        if packed is None:
-            starts, ends = piece_bounds(self._pretok, raw)
-            ids = np.frombuffer(self._packed(data, starts, ends), np.int32)
-            return Encoded(ids, self._token_ends(ids, starts, ends))
-        return self._placed(np.frombuffer(bytearray(packed), np.int32), data, raw)
+        merger = self._merger_for(data)
+        if self._ascii_pieces is not None and len(data) <= LONGEST:
+            texts = data.split(b"\xff")
+            if all(map(bytes.isascii, texts)):
+                find = self._ascii_pieces
+                words = [piece for text in texts for piece in find(text.decode())]
+                ids = merger.encode_words(words) if merger else None
+                if ids is None:
+                    ids = np.frombuffer(bytearray().join(self.encode_pieces(list(map(str.encode, words)))), np.int32)
+                return Encoded(ids, self._ends(ids, data, raw))
+        starts, ends = piece_bounds(self._pretok, raw)
+        if merger:
+            ids = (self._bulk if len(data) >= _LONG_TEXT else merger).encode_text(raw, starts, ends)
+            if ids is not None:
+                return Encoded(ids, self._ends_of_pieces(ids, starts, ends))
+        ids = np.frombuffer(self._packed(data, starts, ends), np.int32)
+        return Encoded(ids, self._ends_of_pieces(ids, starts, ends))
 
     def warmup(self) -> None:
-        """Make what many short texts need: all tokens by their bytes, and the compiled merger (0.2 s, 70 MB)."""
-        if not self._vocabulary:
-            self._vocabulary = _tokens(self._bpe, self._bpe.whole)
+        """Make what many texts need: the compiled merger (0.2 s, 45 MB)."""
         self._compile()
-
-    def learn(self, data: bytes, encoded: Encoded) -> None:
-        """Remember the units and pieces of a text whose ids are given, for short texts like it; changes no result.
-
-        Args:
-          data: a buffer, or the end of one.
-          encoded: the ids of the tokens that end in it, ends counted from the first byte of `data`.
-        """
-        if self._unit is None:
-            return
-        self.warmup()
-        units = split_units(self._unit, data)
-        stops = np.cumsum(np.fromiter(map(len, units), np.int64, len(units)))
-        last = dict(zip(units, range(len(units)), strict=True))
-        fresh = [u for u in set(last).difference(self.units.young) if len(u) <= LONGEST_PIECE and u[0] != 0xFF]
-        at = np.fromiter(map(last.__getitem__, fresh), np.int64, len(fresh))
-        begins = stops[at] - np.fromiter(map(len, fresh), np.int64, len(fresh))
-        low, high = np.searchsorted(encoded.ends, [begins, stops[at]], "right")
-        # the first unit may be the end of one, and what lies behind the last token has no ids
-        inside = (at > 0) & (low < high)
-        low, high = np.where(inside, low, 0), np.where(inside, high, 1)
-        if not len(encoded.ids):
-            return
-        inside &= encoded.ends[low] - self._length[encoded.ids[low]] == begins
-        inside &= encoded.ends[high - 1] == stops[at]
-        packed = np.ascontiguousarray(encoded.ids, np.int32).tobytes()
-        found = {
-            fresh[k]: packed[i:j]
-            for k, i, j in zip(
-                np.flatnonzero(inside).tolist(), (4 * low[inside]).tolist(), (4 * high[inside]).tolist(), strict=True
-            )
-        }
-        self.units.add(found)
-        pieces = self._shapes.pieces(list(found)) if found else []
-        self.cache.add({p[0]: found[p[0]] for p in pieces if len(p) == 1})
-        rest = set(itertools.chain.from_iterable([p for p in pieces if len(p) > 1])).difference(self.cache.young)
-        if rest:
-            self._work_out(rest)
 
     def piece_marks(self, buffer: np.ndarray | bytes) -> np.ndarray:
         """int64[p]: byte offset of every piece's start."""
@@ -208,64 +164,6 @@ class HostEngine:
                 yield b"".join(self.encode_pieces([data[i:j] for i, j in bounds]))
 
         return bytearray().join(slabs())
-
-    # ---- units ----
-
-    def _encode_units(self, units: list[bytes]) -> bytes | None:
-        """The ids of units and boundaries, packed and joined; None where they are many and most of them are new."""
-        known = self.units.young
-        fresh = set(units).difference(known)
-        if not fresh:
-            return b"".join(map(known.__getitem__, units))
-        if len(units) > _UNITS and len(fresh) * 2 > len(units):
-            return None
-        found = self._units_apart(fresh)
-        try:
-            return b"".join(map(self.units.young.__getitem__, units))
-        except KeyError:  # not all of them were kept
-            return b"".join([found[u] if u in found else known[u] for u in units])
-
-    def _units_apart(self, units: set[bytes]) -> dict[bytes, bytes]:
-        """Ids of units that the young cache does not hold; they are in it afterwards, as far as it takes them."""
-        found = self.units.recall(units)
-        rest = units.difference(found) if found else units
-        if max(rest, default=b"")[:1] == b"\xff":  # runs of boundaries
-            for unit in [u for u in rest if u[0] == 0xFF]:
-                found[unit] = b""
-            rest = rest.difference(found)
-        short: list[bytes] = list(rest)
-        long: list[bytes] = []
-        if max(map(len, short), default=0) > LONGEST_PIECE:
-            long = [u for u in short if len(u) > LONGEST_PIECE]
-            short = [u for u in short if len(u) <= LONGEST_PIECE]
-        if long or len(short) > _SHAPED or _many_wide(short):
-            short, long = [], short + long  # all in one pass
-        for some, way in ((short, self._shaped_units), (long, self._bulk_units)):
-            if some:
-                found.update(zip(some, way(some), strict=True))
-        self.units.add(found)
-        return found
-
-    def _shaped_units(self, units: list[bytes]) -> list[bytes]:
-        """Ids of each unit, its pieces from its shape."""
-        pieces = self._shapes.pieces(units)
-        known = self.cache.young
-        fresh = set(itertools.chain.from_iterable(pieces)).difference(known)
-        found = self._work_out(fresh) if fresh else {}
-        try:
-            ids = self.cache.young.__getitem__
-            return [ids(p[0]) if len(p) == 1 else b"".join(map(ids, p)) for p in pieces]
-        except KeyError:  # not all of them were kept
-            return [b"".join([found[x] if x in found else known[x] for x in p]) for p in pieces]
-
-    def _bulk_units(self, units: list[bytes]) -> list[bytes]:
-        """Ids of each unit, the pieces of all found at once."""
-        data = b"\xff".join(units)
-        starts, ends = piece_bounds(self._pretok, np.frombuffer(data, np.uint8))
-        sizes = np.fromiter(map(len, units), np.int64, len(units))
-        counts = np.diff(np.searchsorted(starts, np.append(0, np.cumsum(sizes + 1)))).tolist()
-        pieces = [data[i:j] for i, j in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return _grouped(self.encode_pieces(pieces), map(range, counts))
 
     # ---- pieces ----
 
@@ -360,32 +258,20 @@ class HostEngine:
             self._compile()
         return self._compiled if self._compiled is not None and self._compiled.usable else None
 
-    def _encode_text(self, merger: CompiledMerger, data: bytes, raw: np.ndarray) -> Encoded | None:
-        """A text as a whole; None where the merger cannot say."""
-        if self._ascii_pieces is not None and len(data) <= LONGEST:
-            texts = data.split(b"\xff")
-            if all(map(bytes.isascii, texts)):
-                find = self._ascii_pieces
-                ids = merger.encode_words([piece for text in texts for piece in find(text.decode())])
-                return None if ids is None else self._placed(ids, data, raw)
-        starts, ends = piece_bounds(self._pretok, raw)
-        ids = (self._bulk if len(data) >= _LONG_TEXT else merger).encode_text(raw, starts, ends)
-        return None if ids is None else Encoded(ids, self._token_ends(ids, starts, ends))
-
     def _segments_of(self, pieces: list[bytes]) -> tuple[list[bytes], list[int]]:
         if self._segmenter is None:
             self._segmenter = Segmenter(self._bpe)
         return self._segmenter.split(pieces)
 
-    def _placed(self, ids: np.ndarray, data: bytes, raw: np.ndarray) -> Encoded:
-        """Ids with the byte end of each, where all bytes but boundaries are in tokens."""
+    def _ends(self, ids: np.ndarray, data: bytes, raw: np.ndarray) -> np.ndarray:
+        """Byte end of each token, where all bytes but boundaries are in tokens."""
         token_ends = self._length.take(ids).cumsum()
         if b"\xff" in data:
             hole = np.flatnonzero(raw == 0xFF)
             _skip(token_ends, hole - np.arange(len(hole)), np.arange(1, len(hole) + 1))
-        return Encoded(ids, token_ends)
+        return token_ends
 
-    def _token_ends(self, ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def _ends_of_pieces(self, ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Byte end of each token: the running sum of lengths, plus what lies in no piece before it."""
         token_ends = self._length.take(ids).cumsum()
         if len(starts):
@@ -416,11 +302,6 @@ def _tokens(tables: BpeTables, chosen: np.ndarray) -> dict[bytes, bytes]:
     blob, packed = tables.token_blob.tobytes(), ids.astype(np.int32).tobytes()
     values = [packed[k : k + 4] for k in range(0, len(packed), 4)]
     return dict(zip([blob[i:j] for i, j in zip(at, stop, strict=True)], values, strict=True))
-
-
-def _many_wide(units: list[bytes]) -> bool:
-    """Do more than a few units hold characters of several bytes?"""
-    return not b"".join(units).isascii() and sum([not u.isascii() for u in units]) > _SHAPED_WIDE
 
 
 def _grouped(packed: list[bytes], groups: Iterable[Sized]) -> list[bytes]:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import pipeline
-from ..encoded import Encoded as HostEncoded
 from .cuts import CutRules
 from .repair import Encoded
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
 
-LEARNT = 1 << 20  # bytes at the end of a long text whose words the host engine remembers for the changes to come
 _LONG = 1 << 14  # characters of a text that is no mere change
 
 _rules: weakref.WeakKeyDictionary[Any, CutRules] = weakref.WeakKeyDictionary()
@@ -62,10 +60,7 @@ class TokenizerWindows:
         if not self.reason:
             prepared, encoded, ran = self._tokenizer._placed(text, self.mode, self._engine, continued)
             if len(text) > _LONG and ran != "reference" and self._engine != "device":
-                start = max(len(prepared.buffer) - LEARNT, 0)
-                first = int(encoded.ends.searchsorted(start, "right"))
-                known = HostEncoded(encoded.ids[first:], encoded.ends[first:] - start)
-                self._tokenizer.core.host.learn(prepared.buffer[start:].tobytes(), known)
+                self._tokenizer.core.host.warmup()  # for the changes to come
             return Encoded(
                 pipeline.finish(prepared, encoded),
                 pipeline.finish_ends(prepared, encoded),

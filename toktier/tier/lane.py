@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from ..pipeline import Prepared
     from ..tokenizer import Tokenizer
     from .launcher import Launcher
-    from .learner import Learner
     from .pace import Pace
     from .thresholds import Limits
 
 _PART = 1 << 14  # bytes the host encodes at a time, so that a long text does not keep the interpreter for itself
-_LEARNT = 1 << 14  # characters from which on a window is no mere change, and worth learning
 _ASIDE = 1 << 13  # characters from which on the reference must not keep the interpreter for itself
 
 
@@ -37,12 +35,12 @@ class Lane:
       quarantined: why the reference alone may serve it, or "".
     """
 
-    def __init__(self, tokenizer: Tokenizer, limits: Limits, launcher: Launcher, learner: Learner, pace: Pace) -> None:
+    def __init__(self, tokenizer: Tokenizer, limits: Limits, launcher: Launcher, pace: Pace) -> None:
         self.tokenizer = tokenizer
         self.core = tokenizer.core
         self.quarantined = ""
         self._unsupported = self.core.reason
-        self._limits, self._launcher, self._learner, self._pace = limits, launcher, learner, pace
+        self._limits, self._launcher, self._pace = limits, launcher, pace
         self._pipeline = None if self._unsupported else self.core.pipeline
 
     @property
@@ -81,15 +79,11 @@ class Lane:
             encoded = self.core.missing.placed(prepared, self.core.reference.encode(text, mode, False))
         else:
             encoded = self._on_engine(prepared, size, work)
-            if len(text) > _LEARNT:
-                self._learner.offer(self.core, prepared.buffer, encoded)
         return WindowEncoded(pipeline.finish(prepared, encoded), pipeline.finish_ends(prepared, encoded), size)
 
     def warmup(self, sizes: Sequence[int] | None) -> None:
         """Make all that requests need."""
         self.tokenizer.warmup(sizes)
-        if not self.reason:
-            self._learner.prepare(self.core)
 
     # -- the router ------------------------------------------------------------------------------------------------
 

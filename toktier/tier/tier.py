@@ -21,7 +21,6 @@ from .errors import UnknownTokenizerError
 from .gate import Gate
 from .lane import Lane
 from .launcher import Launcher
-from .learner import Learner
 from .pace import Pace
 from .thresholds import Limits, Thresholds
 from .work import Work, current, late
@@ -113,12 +112,11 @@ class Tier:
         )
         self._workers = Workers(workers)
         pace = Pace(lambda: self._gate.inside, lambda: self._launcher.waiting + self._workers.waiting)
-        self._learner = Learner(pace)
         self._verifier = verifier
         self._desk = Desk(
             self._tokenizers,
             self._default,
-            lambda tok: Lane(tok, self._limits, self._launcher, self._learner, pace),
+            lambda tok: Lane(tok, self._limits, self._launcher, pace),
             ttl,
             None if path is None else arguments.file(path),
             max_session_bytes,
@@ -393,7 +391,6 @@ class Tier:
         self._launcher.close(finish=in_time)
         self._gate.wait()
         self._workers.join()
-        self._learner.close()
         self._desk.close()
         if self._verifier is not None:
             self._verifier.close()
