@@ -45,6 +45,45 @@ def test_id_buffer_is_a_list_whose_views_never_change():
     assert all(other.view().tolist() == was for other, was in forks)
 
 
+def test_holding_the_latest_view_costs_no_copy_but_the_first():
+    """Two arrays take turns, whatever the changes are and wherever; a third is needed where two are held."""
+    rng = random.Random(3)
+    plain = list(range(5000))
+    buffer = IdBuffer(np.array(plain, np.int32))
+    view, touched = buffer.view(), []
+    for k in range(300):
+        start = max(0, len(plain) - rng.randint(1, 3)) if k % 7 else rng.randint(0, len(plain))
+        new = [rng.randint(0, 99) for _ in range(rng.randint(1, 4))]
+        was, before = plain.copy(), buffer.touched
+        plain[start : start + 1] = new
+        buffer.splice(start, 1, np.array(new, np.int32))
+        touched.append(buffer.touched - before)
+        assert view.tolist() == was
+        view = buffer.view()
+        assert view.tolist() == plain
+    assert buffer.copies <= 1 + buffer.regrown // 5000
+    assert max(touched[3:7]) < 30
+    held = view
+    for new in (1, 2, 3):
+        buffer.splice(len(buffer) - 1, 1, np.array([new], np.int32))
+        view = buffer.view()
+    assert held.tolist() == plain
+    assert view.tolist() == [*plain[:-1], 3]
+
+
+def test_a_spare_out_of_use_is_forgotten():
+    buffer = IdBuffer(np.arange(10_000, dtype=np.int32))
+    view = buffer.view()
+    buffer.splice(9_999, 1, np.array([1], np.int32))
+    twice = buffer.nbytes
+    assert view[-1] == 9_999
+    del view
+    for _ in range(200):
+        buffer.splice(len(buffer) - 1, 1, np.arange(9, dtype=np.int32))
+    assert buffer.nbytes < 0.7 * twice
+    assert buffer.copies == 1
+
+
 def test_an_id_buffer_that_shrank_is_copied_with_room_for_what_is_put_in():
     """The array keeps its old size, into which the new ids fit; its copy must hold them too."""
     for share in (IdBuffer.view, IdBuffer.fork):

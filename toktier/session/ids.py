@@ -1,7 +1,10 @@
 """The ids of a session: one contiguous int32 array with a gap where the last change was (a gap buffer).
 
-An append writes behind the last id and moves nothing; repeated edits in one place move what lies between them.  A view
-handed out never changes under its holder: a write that would touch it copies the array first.
+An append writes behind the last id and moves nothing; repeated edits in one place move what lies between them.
+
+A view handed out never changes under its holder.  A write that would touch it goes to a second array, a copy at first.
+The array left behind is kept as a *spare*, with the changes that it misses: once its holder has let go it is brought up
+to date by these and takes its turn, so whoever holds the latest view at each change costs two small writes and no copy.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import weakref
 import numpy as np
 
 _ITEM = 4  # bytes of an int32
+_CHANGE = 8  # what a change that a spare misses counts for, beside its ids
+_FEW = 1 << 10  # ids, likewise, that a spare may miss however short it is
 _TYPE = np.dtype(np.int32).str
 
 
@@ -40,7 +45,15 @@ class IdBuffer:
     fork, made necessary.
     """
 
-    __slots__ = ("_base", "_data", "_gap", "_lease", "_leased", "_shared", "_size", "copies", "regrown", "touched")
+    __slots__ = (
+        "_base", "_data", "_gap", "_lease", "_leased", "_missed", "_missing", "_peak", "_shared", "_size", "_spare",
+        "copies", "regrown", "touched",
+    )  # fmt: skip
+
+    _spare: IdBuffer | None
+    _missed: list[tuple[int, int, np.ndarray]]  # changes that the spare has not seen
+    _missing: int  # numbers in them
+    _peak: int  # most ids since
 
     def __init__(self, ids: np.ndarray | None = None) -> None:
         source = np.zeros(0, np.int32) if ids is None else np.asarray(ids, np.int32)
@@ -52,6 +65,7 @@ class IdBuffer:
         self._lease: weakref.ref[_Group] | None = None
         self._leased = 0
         self._shared = False
+        self._forget_spare()
         self.touched = self._size
         self.copies = self.regrown = 0
 
@@ -60,8 +74,8 @@ class IdBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array, its spare room included."""
-        return self._data.nbytes
+        """Bytes of the array, its spare room included, and of the spare."""
+        return self._data.nbytes + (0 if self._spare is None else self._spare._data.nbytes)
 
     def view(self) -> np.ndarray:
         """int32[n], read-only, no copy; closes the gap first (one memmove of what lies behind it)."""
@@ -96,35 +110,77 @@ class IdBuffer:
             self._grow(size)
         else:
             self._own(start, size)
+        kept = None if self._spare is None else ids.copy()
+        self._put(start, removed, ids)
+        if kept is not None:
+            self._missed.append((start, removed, kept))
+            self._missing += added + _CHANGE
+            self._peak = max(self._peak, size)
+            if self._missing > max(_FEW, self._size >> 3):  # it is out of use, or a copy is as quick
+                self._forget_spare()
+
+    def _put(self, start: int, removed: int, ids: np.ndarray) -> None:
+        """`splice` into an array that is nobody else's and large enough."""
         if self._gap < start:
             self._move_gap(start)
         elif self._gap > start + removed:
             self._move_gap(start + removed)
         # now start <= gap <= start + removed: widen the gap over what is removed
         self._gap = start
-        self._size -= removed
-        self._data[start : start + added] = ids
-        self._gap += added
-        self._size = size
-        self.touched += added
+        self._size += len(ids) - removed
+        self._data[start : start + len(ids)] = ids
+        self._gap += len(ids)
+        self.touched += len(ids)
 
     def fork(self) -> IdBuffer:
         """A buffer over the same array; whoever writes first takes its own copy."""
-        other = object.__new__(IdBuffer)
-        other._data, other._base, other._gap, other._size = self._data, self._base, self._gap, self._size
+        other = self._twin()
         other._lease, other._leased = None, 0
         other._shared = self._shared = True
-        other.touched = other.copies = other.regrown = 0
+        self._forget_spare()
         return other
+
+    def _twin(self) -> IdBuffer:
+        """A buffer over the same array, without a spare."""
+        other = object.__new__(IdBuffer)
+        other._data, other._base, other._gap, other._size = self._data, self._base, self._gap, self._size
+        other._lease, other._leased, other._shared = self._lease, self._leased, self._shared
+        other.touched = other.copies = other.regrown = 0
+        other._forget_spare()
+        return other
+
+    def _forget_spare(self) -> None:
+        self._spare, self._missed, self._missing, self._peak = None, [], 0, 0
 
     def _is_leased(self) -> bool:
         return self._lease is not None and self._lease() is not None
 
     def _own(self, start: int, size: int = 0) -> None:
-        """Copy the array where a write at `start` or behind it could be seen by somebody else; `size` ids must fit."""
-        if self._shared or (self._leased > start and self._is_leased()):
-            self._grow(max(self._size, size))  # an array that had been larger has room that a plain copy lacks
+        """Take another array, for `size` ids, where a write at `start` or behind it could be seen by somebody else."""
+        # an array that had been larger has room that a plain copy lacks
+        if self._shared:
+            self._grow(max(self._size, size))
             self.copies += 1
+        elif self._leased > start and self._is_leased():
+            left = self._twin()
+            if not self._turn(size):
+                self._grow(max(self._size, size))
+                self.copies += 1
+            self._forget_spare()
+            self._spare = left
+
+    def _turn(self, size: int) -> bool:
+        """Bring the spare up to date and use it, if it is free and has room for `size` ids."""
+        spare = self._spare
+        if spare is None or spare._is_leased() or len(spare._data) < max(size, self._peak, self._size):
+            return False
+        for start, removed, ids in self._missed:
+            spare._put(start, removed, ids)
+        self.touched += spare.touched
+        spare.touched = 0
+        self._data, self._base, self._gap = spare._data, spare._base, spare._gap
+        self._lease, self._leased = None, 0
+        return True
 
     def _grow(self, size: int) -> None:
         """A fresh, larger array with the gap where it is."""
@@ -135,6 +191,7 @@ class IdBuffer:
             data[len(data) - behind :] = self._data[len(self._data) - behind :]
         self._data, self._base = data, data.ctypes.data
         self._lease, self._leased, self._shared = None, 0, False
+        self._forget_spare()
         self.regrown += self._size
 
     def _move_gap(self, to: int) -> None:
