@@ -176,7 +176,8 @@ def finish_ends(prepared: Prepared, encoded: Encoded) -> np.ndarray:
 
 def normalized_bytes(prepared: Prepared) -> int:
     """Bytes of the normalized text of a single document."""
-    return len(prepared.buffer) - len(prepared.spaces) + int((prepared.marks.lengths - 1).sum())
+    size = len(prepared.buffer) - len(prepared.spaces)
+    return size + int((prepared.marks.lengths - 1).sum()) if len(prepared.marks.ids) else size
 
 
 def _inserted(prepared: Prepared, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:

@@ -108,21 +108,19 @@ class HostEngine:
           Encoded(ids int32[k], ends int64[k]).
         """
         data, raw = _both(buffer)
-        if len(data) >= 2 * _PART and self._merger_for(data):
-            parts = chunks.plan(self._pretok, raw, _PART)
-            found = list(side_by_side(lambda part: self._encode(data[slice(*part)], raw[slice(*part)]), parts))
-            ends = [encoded.ends + start for encoded, (start, _) in zip(found, parts, strict=True)]
-            return Encoded(np.concatenate([encoded.ids for encoded in found]), np.concatenate(ends))
-        return self._encode(data, raw)
-
-    def _encode(self, data: bytes, raw: np.ndarray) -> Encoded:
-        """Ids of a buffer, on one core."""
         merger = self._merger_for(data)
+        if merger is None or len(data) < 2 * _PART:
+            return self._encode(data, raw, merger)
+        parts = chunks.plan(self._pretok, raw, _PART)
+        found = list(side_by_side(lambda part: self._encode(data[slice(*part)], raw[slice(*part)], merger), parts))
+        ends = [encoded.ends + start for encoded, (start, _) in zip(found, parts, strict=True)]
+        return Encoded(np.concatenate([encoded.ids for encoded in found]), np.concatenate(ends))
+
+    def _encode(self, data: bytes, raw: np.ndarray, merger: CompiledMerger | None) -> Encoded:
+        """Ids of a buffer, on one core."""
         if self._ascii_pieces is not None and len(data) <= LONGEST:
-            texts = data.split(b"\xff")
-            if all(map(bytes.isascii, texts)):
-                find = self._ascii_pieces
-                words = [piece for text in texts for piece in find(text.decode())]
+            words = self._words(data)
+            if words is not None:
                 ids = merger.encode_words(words) if merger else None
                 if ids is None:
                     ids = np.frombuffer(bytearray().join(self.encode_pieces(list(map(str.encode, words)))), np.int32)
@@ -134,6 +132,17 @@ class HostEngine:
                 return Encoded(ids, self._ends_of_pieces(ids, starts, ends))
         ids = np.frombuffer(self._packed(data, starts, ends), np.int32)
         return Encoded(ids, self._ends_of_pieces(ids, starts, ends))
+
+    def _words(self, data: bytes) -> list[str] | None:
+        """The pieces of a short text of ASCII, by the pattern; None where it is none."""
+        find = self._ascii_pieces
+        assert find is not None
+        if data.isascii():
+            return find(data.decode())
+        texts = data.split(b"\xff")
+        if all(map(bytes.isascii, texts)):
+            return [piece for text in texts for piece in find(text.decode())]
+        return None
 
     def warmup(self) -> None:
         """Make what many texts need: the compiled merger (0.2 s, 45 MB)."""

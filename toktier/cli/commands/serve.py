@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,8 @@ def command(models: tuple[str, ...], host: str, port: int, grace: float, log_lev
         tier = _tier(sources, chosen)
         if chosen["warmup"]:
             tier.warmup()
+        gc.collect()
+        gc.freeze()  # what is there by now stays: no request waits for the collector to walk through it
         shown = f"toktier: serving {', '.join(sources)} on {run.address(bound)}"
         run.serve(tier, settings, bound, grace=grace, ready=lambda: click.echo(shown, err=True))
     finally:
