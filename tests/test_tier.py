@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import doctest
 import importlib
+import os
 import random
 import subprocess
 import sys
@@ -247,8 +248,7 @@ def test_thresholds_given_measured_and_stored(monkeypatch, tmp_path):
         measured = tier.thresholds
         assert measured.source == "measured"
         assert set(measured.measured) == {f"{e}_{2**k}" for e in ("host", "device") for k in (10, 12, 13)}
-        assert (1 << 15) <= measured.device <= (1 << 21)
-        assert measured.join <= measured.device
+        assert 1 <= measured.join <= measured.device  # on a CPU whatever was measured
     with Tier(tok) as tier:
         tier.encode("hello")
         assert (tier.thresholds, tier.thresholds.source) == (Thresholds(measured.device, 0, "stored"), "stored")
@@ -257,6 +257,21 @@ def test_thresholds_given_measured_and_stored(monkeypatch, tmp_path):
     with Tier(tok, thresholds=SMALL) as tier:
         tier.warmup([100])
         assert tier.thresholds is SMALL
+
+
+def test_without_an_accelerator_a_warm_tier_has_no_device_program():
+    """In a process of its own: here other tests may have started the device."""
+    code = (
+        "import tier_parts; from toktier.tier import Tier\n"
+        "tier = Tier(tier_parts.families.tokenizer('gpt2')); tier.warmup()\n"
+        "core = next(iter(tier._desk.lanes)).core\n"
+        "assert core.host._compiled is not None and not core.device_started\n"
+        "answer = tier.encode('hello ' * 20000)\n"
+        "assert (answer.path, 'no accelerator' in answer.reason) == ('host', True), answer\n"
+        "tier.close()"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
 
 
 async def _many(tier, count):

@@ -257,8 +257,9 @@ def test_routing(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = (0, routing.SMALL - 1, routing.CROSSOVER["gpu"], routing.COLD)
     assert [routing.choose(n, True) for n in sizes] == ["host", "host", "device", "device"]
     assert [routing.choose(n, False) for n in sizes] == ["host", "host", "host", "device"]
-    monkeypatch.setattr(routing, "backend", lambda: "")
-    assert routing.choose(1 << 30, True) == "host"
+    for none in ("", "cpu"):
+        monkeypatch.setattr(routing, "backend", lambda none=none: none)
+        assert routing.choose(1 << 30, True) == "host"
     monkeypatch.undo()
     monkeypatch.setitem(routing._state, "forked", True)
     assert routing.backend() == ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import chunks, pipeline
+from .. import chunks, pipeline, routing
 from ..encoded import Encoded
 from ..errors import EngineError
 from ..session.repair import Encoded as WindowEncoded
@@ -85,6 +85,13 @@ class Lane:
         """Make all that requests need."""
         self.tokenizer.warmup(sizes)
 
+    def warmup_host(self) -> None:
+        """Make all that requests need which stay on the host."""
+        if self.reason:
+            self.core.reference.encode("", "text", False)
+        else:
+            self.core.host.warmup()
+
     # -- the router ------------------------------------------------------------------------------------------------
 
     def _on_reference(self, text: str, mode: Mode, framed: bool, why: str, work: Work) -> tuple[np.ndarray, int]:
@@ -105,7 +112,11 @@ class Lane:
             self._limits.resolve(self.core, measure=False)
         limits = self._limits.now
         small = size < limits.device
-        why = f"{size} bytes are fewer than the {limits.device} from which the device is quicker" if small else ""
+        why = ""
+        if limits.device >= routing.NEVER:
+            why = f"{size} bytes, and there is no accelerator: the host is quicker at every size"
+        elif small:
+            why = f"{size} bytes are fewer than the {limits.device} from which the device is quicker"
         if started and size >= limits.join:
             made = self._launcher.encode(self.core.device, buffer, work, join=small)
             if not isinstance(made, str):

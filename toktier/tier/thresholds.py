@@ -61,6 +61,10 @@ class Limits:
         self.resolved = given is not None  # else the least of the package's own, for a device that is not started
         self.now = given or Thresholds(routing.SMALL, source="default")
 
+    def never(self) -> None:
+        """No text goes to the device, until `resolve` says otherwise."""
+        self.now = Thresholds(routing.NEVER, source="default")
+
     def resolve(self, core: Core, measure: bool | None) -> None:
         """Take what was stored on this machine, else measure, if asked to; needs a device that is started.
 
@@ -99,7 +103,9 @@ def measured(core: Core) -> Thresholds:
                 engine.encode_buffer(data)
                 times[key] = min(times.get(key, math.inf), time.perf_counter() - begin)
     usual = routing.CROSSOVER.get(core.device.backend, routing.SMALL)
-    size = min(max(_crossover(times), usual // _TRUST), usual * _TRUST)
+    size = _crossover(times)
+    if usual != routing.NEVER:
+        size = min(max(size, usual // _TRUST), usual * _TRUST)
     return Thresholds(size, source="measured", measured=times)
 
 
@@ -110,7 +116,7 @@ def _crossover(times: dict[str, float]) -> int:
     while k and ahead[k - 1] > 1:
         k -= 1
     if k == len(_SIZES):
-        return 1 << 62
+        return routing.NEVER
     if k == 0:
         return 1
     low, high = _SIZES[k - 1], _SIZES[k]

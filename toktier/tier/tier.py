@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import routing
 from ..errors import InputTypeError
 from ..tokenizer import Tokenizer, _checked
 from . import arguments, switching
@@ -329,10 +330,16 @@ class Tier:
         Until then, unless the device program is in use already, every text goes to the host.
 
         Args:
-          sizes: as for `Tokenizer.warmup`.
+          sizes: as for `Tokenizer.warmup`; with None, and no thresholds given, a machine without an accelerator makes
+            the host engines ready and nothing else, since no text goes elsewhere.
           measure: True for the thresholds that are stored on this machine, measured now if there are none; None to
             measure them again; False for those stored, or the package's own.
         """
+        if not sizes and measure and not self._limits.resolved and routing.backend() == "cpu":
+            for lane in self._desk.lanes:
+                lane.warmup_host()
+            self._limits.never()
+            return
         for lane in self._desk.lanes:
             lane.warmup(sizes)
         for lane in self._desk.lanes:
