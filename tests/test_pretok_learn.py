@@ -15,7 +15,7 @@ from toktier.pretok.build import build
 from toktier.pretok.failure import LearnError
 from toktier.pretok.form import parse
 from toktier.pretok.learn import Bimachine, learn
-from toktier.pretok.written import ascii_pattern
+from toktier.pretok.written import spelled
 
 
 def split(pattern, behavior="Isolated", invert=False):
@@ -94,7 +94,7 @@ def test_a_pattern_for_short_texts_cuts_as_the_automata_do(learned):
     assert bool(tables.written) == (text == json.dumps(CASES["look_ahead"][1]))
     if not tables.written:
         return
-    find = ascii_pattern(tables.written, tables).findall
+    find = spelled(tables.written, tables).findall
     rng = random.Random(1)
     for _ in range(300):
         data = "".join(rng.choices("ab's  \t\n12.,\x00", k=rng.randint(0, 20)))

@@ -1,4 +1,4 @@
-"""The pattern for short texts of ASCII: derived, proven against the automata, equal to the twin."""
+"""The pattern for short texts: derived, proven against the automata, equal to the twin."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from toktier.pretok.generate import families
 from toktier.pretok.verify import Plan
 
 WITHOUT = {"falcon", "deepseek_coder", "deepseek_llm"}  # these cut inside characters, or mix runs of several classes
+WIDE = "éßıſ\u00a0\u2003\u3000—。，中文字かな한글กิ่हि\u0301\u0302\u200d\ufeff\uffff\u0378²Ⅷ٣ǅʰ"
 ALPHABET = "aabdelLmrsStTvVE'''  \t\n\r\n\x0b\x0c\x1c\x1f\x00\x7f0123456789.,;-_=#/<|>(){}"
 
 
@@ -24,22 +25,25 @@ def tables_of(name):
 
 
 def pieces(tables, text):
-    starts, ends = twin.piece_bounds(tables, text.encode())
-    return [text[i:j] for i, j in zip(starts, ends, strict=True)]
+    data = text.encode()
+    starts, ends = twin.piece_bounds(tables, data)
+    return [data[i:j].decode() for i, j in zip(starts, ends, strict=True)]
 
 
 @pytest.mark.parametrize("name", families())
-def test_stored_patterns_are_what_is_derived_and_cut_ascii_as_the_automata_do(name):
+def test_stored_patterns_are_what_is_derived_and_cut_as_the_automata_do(name):
     tables, form = tables_of(name)
     assert tables.written == written.derive(form, tables)
     assert bool(tables.written) == (name not in WITHOUT)
     if not tables.written:
         return
-    find = written.ascii_pattern(tables.written, tables).findall
+    ascii_only, wide = (written.spelled(tables.written, tables, below).findall for below in (128, written.BMP))
     rng = random.Random(name)
     for _ in range(300):
         text = "".join(rng.choices(ALPHABET, k=rng.randint(0, 25)))
-        assert find(text) == pieces(tables, text), text
+        assert ascii_only(text) == wide(text) == pieces(tables, text), text
+        text = "".join(rng.choices(WIDE + ALPHABET, k=rng.randint(0, 25)))
+        assert wide(text) == pieces(tables, text), text
 
 
 @pytest.mark.parametrize("name", ["gpt2", "cl100k_base", "deepseek_v3", "starcoder", "r50k_base"])

@@ -265,6 +265,29 @@ def test_routing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert routing.backend() == ""
 
 
+def test_short_texts_of_a_rank_file_go_to_tiktoken_once_enough_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids and errors are the same, and `explain` says it; what tiktoken fails on, the host engine takes."""
+    ours = toktier.load(families.encoding("o200k"))
+    text = "One text <|endoftext|>, again \ud800 and again. "
+    want = ours.encode(text, engine="host", special_tokens="parse").tolist()
+    assert (ours.explain(text).engine, ours.core.reference.started) == ("host", False)
+    monkeypatch.setattr(routing, "TIKTOKEN_PAYS", 100)
+    for _ in range(4):
+        assert ours.encode(text, special_tokens="parse").tolist() == want
+    assert ours.core.reference.started
+    told = ours.explain(text)
+    assert (told.engine, "quickest" in told.reason) == ("reference", True)
+    assert ours.explain("a" * (routing.TIKTOKEN + 1)).engine == "host"
+    for engine in ("auto", "host"):
+        with pytest.raises(SpecialTokenError, match="endoftext"):
+            ours.encode(text, engine=engine)
+    reference = type(ours.core.reference)
+    monkeypatch.setattr(reference, "_ids", lambda *_: (_ for _ in ()).throw(RuntimeError("stack overflow")))
+    assert ours.encode(text, special_tokens="parse").tolist() == want
+    with pytest.raises(EngineError, match="stack overflow"):
+        ours.encode(text, special_tokens="parse", engine="reference")
+
+
 def _encoded(ours: toktier.Tokenizer, texts: list[str]) -> list[list[int]]:
     return [ours.encode(t).tolist() for t in texts]
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from toktier import routing
 from toktier.added import AddedMatcher
 from toktier.decode import Decoder
 from toktier.errors import EngineError
@@ -49,6 +50,7 @@ class Core:
         self.frame = frame(self.spec.post_processor)
         self.missing = MissingBytes(self.spec)
         self._parts: dict[str, Any] = {}
+        self._short = 0  # bytes of short texts so far
         self._lock = threading.RLock()
 
     def _made(self, name: str, make: Callable[[], T]) -> T:
@@ -83,6 +85,16 @@ class Core:
     def reference(self) -> Reference:
         """The reference engine."""
         return self._made("reference", lambda: self.source.reference)
+
+    def reference_is_quick(self, size: int, text: bool = True) -> bool:
+        """Whether so many bytes of text have their ids soonest from tiktoken itself, which is the reference.
+
+        `text`: there is such a text, which counts; tiktoken is made once enough of them came.
+        """
+        if self.spec.reference != "tiktoken" or size > routing.TIKTOKEN or self.reason:
+            return False
+        self._short += size if text else 0  # threads may lose a count, which matters little
+        return self.reference.started or self._short >= routing.TIKTOKEN_PAYS
 
     @property
     def added(self) -> AddedMatcher:

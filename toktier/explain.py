@@ -65,6 +65,9 @@ def explain(core: Core, size: int | None, lacking: str = "") -> Explanation:
     version = f"{spec.reference} {spec.reference_version}"
     if reason:
         engine, parts = "reference", _on_reference(core, reason)
+    elif size is not None and core.reference_is_quick(size, text=False):
+        reason = f"tiktoken itself is the quickest for ids of up to {routing.TIKTOKEN} bytes of text"
+        engine, parts = "reference", _on_engines(core, "reference")
     else:
         engine = "device or host, by size" if size is None else routing.choose(size, core.device_started)
         parts = _on_engines(core, engine if size is not None else "by size")

@@ -117,6 +117,11 @@ class Reference(abc.ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock(), _made={})
 
+    @property
+    def started(self) -> bool:
+        """Whether the native engine was made already."""
+        return bool(self._made)
+
     def _once(self, name: str, make: Callable[[], T]) -> T:
         """What `make` gives, made by the first thread that asks."""
         if name not in self._made:

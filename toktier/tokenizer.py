@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -150,7 +151,13 @@ class Tokenizer:
         """
         _checked(text)
         mode = self._mode(special_tokens)
-        ids = self._encoded(text, mode, self._engine(engine, len(text)), engine == "auto", add_special_tokens)
+        name = self._engine(engine, len(text))
+        ids = None
+        if engine == "auto" and name == "host" and self._core.reference_is_quick(len(text)):
+            with contextlib.suppress(EngineError):  # it fails on texts that the host engine takes
+                ids = self._on_reference(text, mode, add_special_tokens)
+        if ids is None:
+            ids = self._encoded(text, mode, name, engine == "auto", add_special_tokens)
         if max_length is not None:
             ids = ids[: _length(max_length, len(ids))]
         return ids if ids.flags.writeable else ids.copy()

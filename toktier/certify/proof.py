@@ -193,7 +193,7 @@ def _cuts(
 def _pattern(
     tables: PretokTables, machine: Bimachine, form: Any, reference: str, quick: bool, progress: Progress
 ) -> Proof:
-    """The pattern for short texts of ASCII is compared with the automata, which are proven by now."""
+    """The pattern for short texts is compared with the automata, which are proven by now."""
     plan = plan_for(machine, quick)
     total = sum(count_words(machine, plan).values()) if tables.written else 0
     progress("pattern", 0, total)
@@ -203,7 +203,7 @@ def _pattern(
     shown = ["".join(tables.representatives[x] for x in word) for word in wrong]
     return Proof(
         "pattern",
-        "the pattern that finds the pieces of short texts of ASCII cuts as the automata do, under the same assumption"
+        "the pattern that finds the pieces of short texts cuts as the automata do, under the same assumption"
         if tables.written
         else "there is no pattern for short texts: they take the automata too",
         {"extra_states": plan._asdict(), "words": total},

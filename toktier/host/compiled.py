@@ -84,15 +84,16 @@ class CompiledMerger:
         return self._ids.take(ranks), self._rank_length.take(ranks).cumsum().searchsorted(stops, "right")
 
     def encode_words(self, pieces: list[str]) -> np.ndarray | None:
-        """int32: the ids of pieces of ASCII, joined; None where they cannot be told.
+        """int32: the ids of pieces, joined; None where they cannot be told.
 
         Args:
-          pieces: none is longer than `LONGEST`, and none holds a zero byte.
+          pieces: none is longer than `LONGEST` bytes, and none holds a zero byte.
         """
         ids = self._merged("\0".join(pieces))
         if self._whole_only.may_hold(ids):
-            sizes = np.fromiter(map(len, pieces), np.int64, len(pieces))
-            ids = self._whole_only.put(ids, self._length, sizes, lambda k: pieces[k].encode())
+            encoded = list(map(str.encode, pieces))
+            sizes = np.fromiter(map(len, encoded), np.int64, len(pieces))
+            ids = self._whole_only.put(ids, self._length, sizes, encoded.__getitem__)
         if self._due(len(pieces)) and not self._agrees(ids, [p.encode() for p in pieces[:_LOOKED_AT]]):
             return None
         return ids

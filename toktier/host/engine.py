@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from typing import Protocol
 
 import numpy as np
@@ -32,7 +32,7 @@ from toktier.host.short import PieceMerger
 from toktier.host.whole import NONE, find_whole
 from toktier.pretok.host_scan import piece_bounds
 from toktier.pretok.tables import PretokTables
-from toktier.pretok.written import ascii_pattern
+from toktier.pretok.written import spelled
 
 _SLAB = 1 << 17  # pieces held as Python objects at a time
 _MANY = 1 << 14  # pieces of one call for which a copy of the cache pays
@@ -43,6 +43,7 @@ _WARM_PAIRS = 1 << 13  # that many
 _COMPILE = 1 << 14  # pieces merged, from which on it pays to make the compiled merger: 150 ms, 45 MB
 _COMPILE_BYTES = 1 << 17  # bytes of texts, likewise
 _PART = 1 << 18  # bytes of a long text that go to one core at a time
+_FOUR = b"\xf0\xf1\xf2\xf3\xf4"  # first bytes of characters of four
 _LONG_TEXT = 1 << 14  # bytes of a text from which on its pieces are looked up before any is merged
 _CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
 _VOCABULARY = 1 << 12  # so many of them, and it is made: 30 ms, 15 to 25 MB
@@ -84,7 +85,8 @@ class HostEngine:
         # no piece begins inside a character
         self._sews = tables.pretok is not None and not tables.pretok.inner.any()
         written = tables.pretok.written if self._sews else ""
-        self._ascii_pieces = ascii_pattern(written, tables.pretok).findall if written else None
+        self._ascii_pieces = spelled(written, tables.pretok, 128).findall if written else None
+        self._pieces: Callable[[str], list[str]] | None = None  # the same for all but the rarest characters
         self._segmenter: Segmenter | None = None
         self._wide_bytes = 0  # merged so far; threads may lose a count, which matters little
         made = np.zeros(tables.bpe.n_ids, bool)
@@ -134,15 +136,17 @@ class HostEngine:
         return Encoded(ids, self._ends_of_pieces(ids, starts, ends))
 
     def _words(self, data: bytes) -> list[str] | None:
-        """The pieces of a short text of ASCII, by the pattern; None where it is none."""
+        """The pieces of a short text, by the pattern; None where there is none for its characters."""
         find = self._ascii_pieces
         assert find is not None
         if data.isascii():
             return find(data.decode())
         texts = data.split(b"\xff")
-        if all(map(bytes.isascii, texts)):
-            return [piece for text in texts for piece in find(text.decode())]
-        return None
+        if not all(map(bytes.isascii, texts)):
+            if self._pieces is None or len(data.translate(None, _FOUR)) < len(data):
+                return None
+            find = self._pieces
+        return [piece for text in texts for piece in find(text.decode())]
 
     def warmup(self) -> None:
         """Make what many texts need: the compiled merger (0.2 s, 45 MB)."""
@@ -256,6 +260,8 @@ class HostEngine:
         if self._compiled is None:
             merger = CompiledMerger(self._bpe, self._single.encode, self._whole_only)
             self._bulk = BulkMerger(self._bpe, merger)
+            if self._ascii_pieces is not None:
+                self._pieces = spelled(self._pretok.written, self._pretok).findall
             self._compiled = merger
 
     def _merger_for(self, data: bytes) -> CompiledMerger | None:
