@@ -85,7 +85,9 @@ class HostEngine:
         # no piece begins inside a character
         self._sews = tables.pretok is not None and not tables.pretok.inner.any()
         written = tables.pretok.written if self._sews else ""
-        self._ascii_pieces = spelled(written, tables.pretok, 128).findall if written else None
+        self._ascii_pieces: Callable[[str], list[str]] | None = None
+        if written:
+            self._ascii_pieces = spelled(written, tables.pretok, 128).findall
         self._pieces: Callable[[str], list[str]] | None = None  # the same for all but the rarest characters
         self._segmenter: Segmenter | None = None
         self._wide_bytes = 0  # merged so far; threads may lose a count, which matters little
