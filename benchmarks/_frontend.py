@@ -116,6 +116,8 @@ class Stateless(_Base):
             if twin is None:
                 raise ValueError(f"tiktoken is the reference of {self.setup.tokenizer}, or cannot have its pattern")
             return lambda text: twin.encode_to_numpy(text, allowed_special="all")
+        if kind == "host":
+            tok.core.host.warmup()
         material = Material(99)
         for size in self.setup.warm:  # of the device engine: real texts compile all that texts of that size need
             tok.encode(material.text(size), special_tokens="text", engine=kind)
