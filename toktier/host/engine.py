@@ -1,6 +1,6 @@
 """The host engine: a buffer in, ids and ends out, in NumPy, dictionaries and one compiled loop.
 
-The pieces of a text are found by a pattern where it is short and ASCII (pretok/written.py), else by NumPy
+The pieces of a text are found by a pattern where it is short (pretok/written.py), else by NumPy
 (pretok/host_scan.py).  Their ids come from
 
     tiktoken's loop over the effective merges, all pieces in one call (compiled.py), behind a table of pieces met
@@ -13,6 +13,7 @@ The pieces of a text are found by a pattern where it is short and ASCII (pretok/
 from __future__ import annotations
 
 import itertools
+import threading
 from array import array
 from collections.abc import Callable, Iterable, Sized
 from typing import Protocol
@@ -80,6 +81,7 @@ class HostEngine:
         self._length = np.ascontiguousarray(tables.bpe.token_length, np.int64)
         self._single = PieceMerger(tables.bpe)
         self._rounds = RoundMerger(tables.bpe, self._single)
+        self._making = threading.Lock()
         self._compiled: CompiledMerger | None = None
         self._merges, self._bytes = 0, 0  # pieces and bytes of text met without it
         # no piece begins inside a character
@@ -258,13 +260,17 @@ class HostEngine:
         return [ids.tobytes() for ids in self._rounds.encode(pieces)]
 
     def _compile(self) -> None:
-        """Make what merges many pieces quickest."""
-        if self._compiled is None:
+        """Make what merges many pieces quickest; a thread that comes meanwhile goes on without."""
+        if self._compiled is not None or not self._making.acquire(blocking=False):
+            return  # nor does a child wait that was forked meanwhile
+        try:
             merger = CompiledMerger(self._bpe, self._single.encode, self._whole_only)
             self._bulk = BulkMerger(self._bpe, merger)
             if self._ascii_pieces is not None:
                 self._pieces = spelled(self._pretok.written, self._pretok).findall
             self._compiled = merger
+        finally:
+            self._making.release()
 
     def _merger_for(self, data: bytes) -> CompiledMerger | None:
         """The compiled merger, if it can take a text and so much text was met that it pays to make it."""
