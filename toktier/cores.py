@@ -5,16 +5,28 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from toktier import routing
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 _lock = threading.Lock()
-_pools: dict[int, ThreadPoolExecutor] = {}  # by process: threads do not survive a fork
+_pools: list[ThreadPoolExecutor] = []  # of this process: one, once it was needed
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it
+    _pools.clear()  # threads do not survive
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def usable() -> int:
@@ -23,16 +35,30 @@ def usable() -> int:
 
 
 def side_by_side(f: Callable[[A], B], items: Iterable[A]) -> Iterable[B]:
-    """`map` on all cores, in order, for what leaves the interpreter free; in a worker process plain `map`.
+    """`map` on all cores, in order, for what leaves the interpreter free; plain `map` where there are no threads.
 
-    Must not be called from within `f`: the threads would wait for each other.
+    That is so in a worker process, where the system gives none, and once the main thread has ended.  Must not be
+    called from within `f`: the threads would wait for each other.
     """
     count = usable()
     if count == 1 or routing.in_worker():
         return map(f, items)
+    items = list(items)
+    try:
+        return _threads(count).map(f, items)
+    except RuntimeError:  # from starting threads, since `f` runs in them
+        return map(f, items)
+
+
+def _threads(count: int) -> ThreadPoolExecutor:
+    """The threads of this process.
+
+    Raises:
+      RuntimeError: the interpreter is about to end.
+    """
     with _lock:
-        if os.getpid() not in _pools:
-            _pools.clear()
-            _pools[os.getpid()] = ThreadPoolExecutor(count, thread_name_prefix="toktier")
-        pool = _pools[os.getpid()]
-    return pool.map(f, items)
+        if not _pools:
+            from concurrent.futures import ThreadPoolExecutor
+
+            _pools.append(ThreadPoolExecutor(count, thread_name_prefix="toktier"))
+        return _pools[0]
