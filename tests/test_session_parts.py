@@ -96,6 +96,43 @@ def test_an_id_buffer_that_shrank_is_copied_with_room_for_what_is_put_in():
         assert (held if share is IdBuffer.view else held.view()).tolist() == list(range(100))
 
 
+def test_an_id_buffer_that_runs_out_of_memory_stays_as_it_was():
+    """Whichever allocation of a change or a view fails; the array in use and its spare go on taking turns."""
+    allocator = pytest.importorskip("_testcapi")
+    errors = (MemoryError, SystemError)  # the second from within NumPy
+    rng = random.Random(5)
+    failed = 0
+    for _ in range(60):
+        plain = [rng.randrange(99) for _ in range(rng.choice([0, 5, 300, 3000]))]
+        buffer, held = IdBuffer(np.array(plain, np.int32)), []
+        for _ in range(60):
+            start = rng.randint(0, len(plain))
+            removed = rng.randint(0, min(len(plain) - start, 5))
+            new = [rng.randrange(99) for _ in range(rng.choice([0, 1, 3, 9, 200]))]
+            ids, first = np.array(new, np.int32), rng.randint(1, 40)
+            changes = rng.random() < 0.75
+            view, refused = None, False
+            allocator.set_nomemory(first, first + 1)
+            try:
+                if changes:
+                    buffer.splice(start, removed, ids)
+                else:
+                    view = buffer.view()
+            except errors:
+                refused = True
+            finally:
+                allocator.remove_mem_hooks()
+            failed += refused
+            if changes and not refused:
+                plain[start : start + removed] = new
+            assert buffer.read(0, len(buffer)).tolist() == plain
+            if view is not None:
+                held.append((view, plain.copy()))
+            assert all(view.tolist() == was for view, was in held)
+            del held[: rng.choice([0, 0, 1, 2])]
+    assert failed > 500
+
+
 def test_chunk_list_is_a_string_with_ends():
     class Engine:
         def measure(self, text):

@@ -9,12 +9,10 @@ to date by these and takes its turn, so whoever holds the latest view at each ch
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 
 import numpy as np
 
-_ITEM = 4  # bytes of an int32
 _CHANGE = 8  # what a change that a spare misses counts for, beside its ids
 _FEW = 1 << 10  # ids, likewise, that a spare may miss however short it is
 _TYPE = np.dtype(np.int32).str
@@ -110,14 +108,16 @@ class IdBuffer:
             self._grow(size)
         else:
             self._own(start, size)
-        kept = None if self._spare is None else ids.copy()
-        self._put(start, removed, ids)
-        if kept is not None:
-            self._missed.append((start, removed, kept))
+        spare, self._spare = self._spare, None  # where memory runs out from here on, there is none any more
+        if spare is not None:
+            self._missed.append((start, removed, ids.copy()))
             self._missing += added + _CHANGE
             self._peak = max(self._peak, size)
-            if self._missing > max(_FEW, self._size >> 3):  # it is out of use, or a copy is as quick
+            if self._missing > max(_FEW, size >> 3):  # it is out of use, or a copy is as quick
+                spare = None
                 self._forget_spare()
+        self._put(start, removed, ids)
+        self._spare = spare
 
     def _put(self, start: int, removed: int, ids: np.ndarray) -> None:
         """`splice` into an array that is nobody else's and large enough."""
@@ -126,11 +126,10 @@ class IdBuffer:
         elif self._gap > start + removed:
             self._move_gap(start + removed)
         # now start <= gap <= start + removed: widen the gap over what is removed
-        self._gap = start
-        self._size += len(ids) - removed
-        self._data[start : start + len(ids)] = ids
-        self._gap += len(ids)
-        self.touched += len(ids)
+        stop = start + len(ids)
+        size, touched = self._size + len(ids) - removed, self.touched + len(ids)
+        self._data[start:stop] = ids
+        self._gap, self._size, self.touched = stop, size, touched  # no call between these lines: none can fail alone
 
     def fork(self) -> IdBuffer:
         """A buffer over the same array; whoever writes first takes its own copy."""
@@ -166,7 +165,6 @@ class IdBuffer:
             if not self._turn(size):
                 self._grow(max(self._size, size))
                 self.copies += 1
-            self._forget_spare()
             self._spare = left
 
     def _turn(self, size: int) -> bool:
@@ -174,7 +172,9 @@ class IdBuffer:
         spare = self._spare
         if spare is None or spare._is_leased() or len(spare._data) < max(size, self._peak, self._size):
             return False
-        for start, removed, ids in self._missed:
+        missed = self._missed
+        self._forget_spare()  # half brought up to date it is of no use
+        for start, removed, ids in missed:
             spare._put(start, removed, ids)
         self.touched += spare.touched
         spare.touched = 0
@@ -196,15 +196,16 @@ class IdBuffer:
 
     def _move_gap(self, to: int) -> None:
         gap, hole = self._gap, len(self._data) - self._size
+        touched = self.touched
         if to != gap and hole:
-            base = self._base
+            data = self._data.data
             if to < gap:
                 target, source, count = to + hole, to, gap - to
             else:
                 target, source, count = gap, gap + hole, to - gap
-            ctypes.memmove(base + _ITEM * target, base + _ITEM * source, _ITEM * count)
-            self.touched += count
-        self._gap = to
+            touched += count
+            data[target : target + count] = data[source : source + count]  # a memmove, and no call before what follows
+        self._gap, self.touched = to, touched
 
 
 def _capacity(size: int) -> int:
