@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import families
 import numpy as np
 import pytest
 import small_bpe
+import tokenizers
 
 import toktier
 from toktier.bpe import tables, twin
@@ -127,3 +129,35 @@ def test_no_way_through_the_engine_changes_a_result(parts, monkeypatch, corpus):
             for cache in (host.cache, host.segments):
                 assert len(cache) <= 2 * entries
                 assert all(len(key) <= 128 for key in cache.young)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"type": "WhitespaceSplit"},
+        {"type": "Split", "pattern": {"Regex": r"[a-z]+|\d{1,3}"}, "behavior": "Removed", "invert": True},
+    ],
+    ids=["spaces", "all but words"],
+)
+def test_characters_that_are_in_no_piece_reach_no_token(first, corpus):
+    """Of one byte and of several, in short texts and in long ones that are cut into segments and parts."""
+    config = json.loads(families.tokenizer_json("gpt2"))
+    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    config["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [first, split]}
+    tok = toktier.load(tokenizers.Tokenizer.from_str(json.dumps(config)))
+    tok.core.host.warmup()
+    long = "".join(corpus.values())
+    for text in [
+        "a  b\u3000\u3000c",
+        "\u3000 a\u4e2d\u6587 b ",
+        " ",
+        *corpus.values(),
+        long,
+        long * (1 + (1 << 19) // len(long)),
+    ]:
+        want = tok.encode(text, engine="reference")
+        spans = tok.encode_spans(text, engine="host")
+        assert spans.ids.tolist() == want.tolist()
+        if len(text) < 10_000:
+            data, tokens = text.encode(), [tok.token_bytes(t) for t in want.tolist()]
+            assert [data[j - len(t) : j] for t, j in zip(tokens, spans.ends.tolist(), strict=True)] == tokens

@@ -32,7 +32,7 @@ from toktier.host.segments import Segmenter
 from toktier.host.short import PieceMerger
 from toktier.host.whole import NONE, find_whole
 from toktier.pretok.host_scan import piece_bounds
-from toktier.pretok.tables import PretokTables
+from toktier.pretok.tables import DROPPED, PretokTables
 from toktier.pretok.written import spelled
 
 _SLAB = 1 << 17  # pieces held as Python objects at a time
@@ -84,8 +84,10 @@ class HostEngine:
         self._making = threading.Lock()
         self._compiled: CompiledMerger | None = None
         self._merges, self._bytes = 0, 0  # pieces and bytes of text met without it
-        # no piece begins inside a character
-        self._sews = tables.pretok is not None and not tables.pretok.inner.any()
+        # no piece begins inside a character, and no character is in none
+        self._sews = tables.pretok is not None and not (
+            tables.pretok.inner.any() or (tables.pretok.out == DROPPED).any()
+        )
         written = tables.pretok.written if self._sews else ""
         self._ascii_pieces: Callable[[str], list[str]] | None = None
         if written:
