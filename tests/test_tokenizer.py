@@ -278,6 +278,8 @@ def test_short_texts_of_a_rank_file_go_to_tiktoken_once_enough_came(monkeypatch:
     told = ours.explain(text)
     assert (told.engine, "quickest" in told.reason) == ("reference", True)
     assert ours.explain("a" * (routing.TIKTOKEN + 1)).engine == "host"
+    wide = "\u4e2d" * routing.TIKTOKEN  # of more bytes, but `encode` does not count them
+    assert ours.explain(wide).engine == "reference"
     for engine in ("auto", "host"):
         with pytest.raises(SpecialTokenError, match="endoftext"):
             ours.encode(text, engine=engine)

@@ -57,7 +57,7 @@ def part_lines(parts: list[dict[str, str]]) -> list[str]:
 
 
 def explain(core: Core, size: int | None, lacking: str = "") -> Explanation:
-    """The explanation for a text of `size` bytes, or for any text.
+    """The explanation for a text of `size` characters, by which `encode` chooses too, or for any text.
 
     `lacking`: why this text goes to the reference though the tokenizer does not (toktier/missing.py).
     """
@@ -66,7 +66,7 @@ def explain(core: Core, size: int | None, lacking: str = "") -> Explanation:
     if reason:
         engine, parts = "reference", _on_reference(core, reason)
     elif size is not None and core.reference_is_quick(size, text=False):
-        reason = f"tiktoken itself is the quickest for ids of up to {routing.TIKTOKEN} bytes of text"
+        reason = f"tiktoken itself is the quickest for ids of up to {routing.TIKTOKEN} characters"
         engine, parts = "reference", _on_engines(core, "reference")
     else:
         engine = "device or host, by size" if size is None else routing.choose(size, core.device_started)

@@ -120,7 +120,7 @@ class Tokenizer:
         """Which engine runs each part, and why; for this text, or in general.  `print` it."""
         if text is None:
             return explain(self._core, None)
-        return explain(self._core, len(_checked(text).encode("utf-8", "surrogatepass")), self._lacking(text))
+        return explain(self._core, len(_checked(text)), self._lacking(text))
 
     # -- text to ids -----------------------------------------------------------------------------------------------
 
