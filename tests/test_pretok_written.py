@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 
@@ -57,6 +58,14 @@ def test_the_proof_holds_and_a_changed_pattern_fails_it(name):
     for pattern in changed:
         assert pattern != tables.written
         assert written.counterexamples(pattern, tables, machine, plan), pattern
+
+
+def test_groups_that_capture_change_no_piece():
+    """Of a pattern with one `findall` gives what the group matched, of one with two a tuple."""
+    for pattern in (r"(?:[a-z]+)|(\s)+|[^a-z\s]+", r"('s|'t)|([a-z]+)|[^a-z]"):
+        tables = store.load_tables(json.dumps({"type": "tiktoken", "pattern": pattern}), "tiktoken")
+        text = "it's  a test, isn't it? 123\n "
+        assert written.spelled(tables.written, tables, 128).findall(text) == pieces(tables, text)
 
 
 def test_no_pattern_where_it_would_be_another_splitter():
