@@ -67,3 +67,33 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_forked_process_has_threads_of_its_own():
     run = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
     assert (run.stdout.split(), run.stderr) == (["7"], "")
+
+
+MAKING = """
+import os, threading
+import toktier
+
+made, seen = threading.Event(), threading.Event()
+tok = toktier.load("o200k_base")
+
+def make():
+    made.set()
+    seen.wait()
+
+thread = threading.Thread(target=lambda: (tok.core._made("slow", make), tok.core.reference._once("slow", make)))
+thread.start()
+made.wait()
+child = os.fork()
+if not child:
+    assert tok.encode("hello world", engine="host").tolist() == [24912, 2375]
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+seen.set()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_waits_for_no_thread_that_is_making_something():
+    run = subprocess.run([sys.executable, "-c", MAKING], capture_output=True, text=True, timeout=60)
+    assert (run.stdout.split(), run.stderr) == (["7"], "")

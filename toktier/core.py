@@ -6,7 +6,6 @@ that is in use costs no second copy of its tables.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -15,6 +14,7 @@ from toktier import routing
 from toktier.added import AddedMatcher
 from toktier.decode import Decoder
 from toktier.errors import EngineError
+from toktier.locks import MakingLock
 from toktier.missing import MissingBytes
 from toktier.normalize import Normalizer
 from toktier.normalize import load as load_normalizer
@@ -51,7 +51,7 @@ class Core:
         self.missing = MissingBytes(self.spec)
         self._parts: dict[str, Any] = {}
         self._short = 0  # bytes of short texts so far
-        self._lock = threading.RLock()
+        self._lock = MakingLock()
 
     def _made(self, name: str, make: Callable[[], T]) -> T:
         """The part of this name, made by the first thread that asks."""
@@ -183,7 +183,7 @@ def _bpe_tables(spec: Spec) -> BpeTables:
 
 
 _cores: weakref.WeakValueDictionary[str, Core] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_lock = MakingLock()
 
 
 def shared(source: Source) -> Core:

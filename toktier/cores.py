@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from toktier import routing
+from toktier.locks import MakingLock
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -15,18 +15,12 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 B = TypeVar("B")
 
-_lock = threading.Lock()
+_lock = MakingLock()
 _pools: list[ThreadPoolExecutor] = []  # of this process: one, once it was needed
 
 
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()  # another thread may have held it
-    _pools.clear()  # threads do not survive
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
 
 
 def usable() -> int:

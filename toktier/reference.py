@@ -12,7 +12,6 @@ import functools
 import hashlib
 import itertools
 import json
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from toktier.errors import EngineError, InputError, InputTypeError, SourceError, SpecialTokenError
+from toktier.locks import MakingLock
 from toktier.spec import Spec
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ class Reference(abc.ABC):
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self._lock = threading.RLock()
+        self._lock = MakingLock()
         self._made: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_made")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock(), _made={})
+        self.__dict__.update(state, _lock=MakingLock(), _made={})
 
     @property
     def started(self) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import pipeline
+from ..locks import MakingLock
 from .cuts import CutRules
 from .repair import Encoded
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LONG = 1 << 14  # characters of a text that is no mere change
 
 _rules: weakref.WeakKeyDictionary[Any, CutRules] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = MakingLock()
 
 
 class TokenizerWindows:
