@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 
 import families
@@ -402,7 +403,9 @@ def test_options_that_are_not_known():
 def test_an_error_in_the_middle_of_a_repair_changes_nothing(monkeypatch):
     tok, reference = pair("llama3")
     session = tok.session("one two three")
-    for target, name in ((session._engine, "encode"), (splice, "build"), (type(session._chunks), "replace")):
+    changes = ((2, 5, "xyz"), (8, 13, "seven"))  # the second puts as many ids in as it takes out
+    places = ((session._engine, "encode"), (splice, "build"), (type(session._chunks), "replace"))
+    for (target, name), change in itertools.product(places, changes):
 
         def fail(*args, **options):
             raise MemoryError("no more")
@@ -410,7 +413,7 @@ def test_an_error_in_the_middle_of_a_repair_changes_nothing(monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(target, name, fail)
             with pytest.raises(MemoryError):
-                session.edit(2, 5, "xyz")
+                session.edit(*change)
         assert session.text == "one two three"
         assert session.ids.tolist() == list(reference("one two three"))
     session.append(" four")

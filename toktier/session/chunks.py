@@ -126,9 +126,9 @@ class ChunkList:
             tail = self._at[:, last : old + 1] + (end - self._at[:, last])[:, None]
             self._at[:, first + 1 : first + 1 + len(new)] = columns
             self._at[:, first + len(new) : grown + 1] = tail
+        touched = self.touched + 3 * (len(new) + old + 1 - last)
         self.chunks[first:last] = new
-        self._held, self.n_given = held, given
-        self.touched += 3 * (len(new) + old + 1 - last)
+        self._held, self.n_given, self.touched = held, given, touched
 
     def retext(self, k: int, text: Any) -> None:
         """Chunk k, with its text put back or forgotten."""

@@ -417,11 +417,16 @@ class Session:
         """Put `ids` in place of `old` at `token`, and the chunks, together or not at all; the result takes it back."""
         old_chunks = self._chunks.chunks[first:last]
         self._chunks.reserve(len(new))
+        written = self._chunks.touched
         try:
             self._ids.splice(token, len(old), ids)
             self._chunks.replace(first, last, new)
         except BaseException:
-            if len(self._ids) != self._front + self._chunks.n_tokens + self._back:
+            if len(old) == len(ids):  # which of them stand there cannot be told by their number
+                back = self._chunks.touched == written
+            else:
+                back = len(self._ids) != self._front + self._chunks.n_tokens + self._back
+            if back:
                 self._ids.splice(token, len(ids), old)
             raise
         self._ends = self._canonical = None
