@@ -22,7 +22,7 @@ import numpy as np
 
 from toktier.bpe.tables import BpeTables
 
-LONGEST = 4096  # bytes of a piece; longer ones are few, and linear elsewhere
+LONGEST = 1 << 16  # bytes of a piece; longer ones are few, and take no more than in proportion elsewhere
 WATCHED = 4096
 _BETWEEN = b"\0"  # stands between the pieces of one call, and in none of them
 _FIRST = 64  # pieces compared before the first use
@@ -142,7 +142,8 @@ class CompiledMerger:
             if len(piece) <= _SHORT and piece not in self._whole_only.tokens:
                 ends = self._length.take(ids[: before + len(piece)]).cumsum()
                 first, last = np.searchsorted(ends, [before, before + len(piece)], "right").tolist()
-                self.usable = self._watch(piece, ids[first:last].tobytes())
+                if not self._watch(piece, ids[first:last].tobytes()):
+                    self.usable = False
                 break
             before += len(piece)
         return self.usable

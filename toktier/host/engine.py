@@ -26,7 +26,7 @@ from toktier.cores import side_by_side
 from toktier.encoded import Encoded
 from toktier.host.bulk import BulkMerger
 from toktier.host.cache import ENTRIES, PieceCache
-from toktier.host.compiled import LONGEST, CompiledMerger, all_fit, fits
+from toktier.host.compiled import CompiledMerger, all_fit, fits
 from toktier.host.rounds import RoundMerger
 from toktier.host.segments import Segmenter
 from toktier.host.short import PieceMerger
@@ -44,6 +44,7 @@ _WARM_PAIRS = 1 << 13  # that many
 _COMPILE = 1 << 14  # pieces merged, from which on it pays to make the compiled merger: 150 ms, 45 MB
 _COMPILE_BYTES = 1 << 17  # bytes of texts, likewise
 _PART = 1 << 18  # bytes of a long text that go to one core at a time
+_PATTERN = 1 << 12  # bytes of a text up to which a pattern finds its pieces sooner than NumPy
 _FOUR = b"\xf0\xf1\xf2\xf3\xf4"  # first bytes of characters of four
 _LONG_TEXT = 1 << 14  # bytes of a text from which on its pieces are looked up before any is merged
 _CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
@@ -126,7 +127,7 @@ class HostEngine:
 
     def _encode(self, data: bytes, raw: np.ndarray, merger: CompiledMerger | None) -> Encoded:
         """Ids of a buffer, on one core."""
-        if self._ascii_pieces is not None and len(data) <= LONGEST:
+        if self._ascii_pieces is not None and len(data) <= _PATTERN:
             words = self._words(data)
             if words is not None:
                 ids = merger.encode_words(words) if merger else None
