@@ -1,6 +1,7 @@
 """Settings of the whole test run: caches inside the tree, no network, reproducible random tests."""
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +14,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
 os.environ.setdefault("TOKTIER_CACHE", str(ROOT / ".jax_cache" / "toktier"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# A shell starts what runs behind with interrupts ignored, and so would be the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000)

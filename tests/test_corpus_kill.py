@@ -98,7 +98,7 @@ def test_workers_that_are_killed_are_replaced(tok, source, undisturbed, tmp_path
     settings = corpus.Settings(shard_bytes=SHARD, processes=2)
     run = threading.Thread(target=corpus.run, args=(tok, [source], out, settings, None, slow))
     run.start()
-    while run.is_alive() and len(killed) < 4:
+    while run.is_alive() and len(killed) < 2:  # a third might be the third of one unit, which ends a run
         goal = records(out) + rng.randrange(1, 6)
         wait_for(lambda goal=goal: records(out) >= goal or not run.is_alive())
         if found := [p.pid for p in multiprocessing.active_children() if p.pid not in killed]:
@@ -107,7 +107,7 @@ def test_workers_that_are_killed_are_replaced(tok, source, undisturbed, tmp_path
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
     run.join()
-    assert len(killed) >= 2
+    assert len(killed) == 2
     same(out, undisturbed, source, tok)
 
 

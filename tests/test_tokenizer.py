@@ -14,6 +14,7 @@ from typing import Any
 import families
 import numpy as np
 import pytest
+import tiktoken
 import tokenizers
 
 import toktier
@@ -267,7 +268,13 @@ def test_routing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_short_texts_of_a_rank_file_go_to_tiktoken_once_enough_came(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids and errors are the same, and `explain` says it; what tiktoken fails on, the host engine takes."""
-    ours = toktier.load(families.encoding("o200k"))
+    shared = families.encoding("o200k")
+    special = {"<|endoftext|>": shared.n_vocab, "<|own|>": shared.n_vocab + 1}  # so that no other test has used it
+    ours = toktier.load(
+        tiktoken.Encoding(
+            "own", pat_str=shared._pat_str, mergeable_ranks=shared._mergeable_ranks, special_tokens=special
+        )
+    )
     text = "One text <|endoftext|>, again \ud800 and again. "
     want = ours.encode(text, engine="host", special_tokens="parse").tolist()
     assert (ours.explain(text).engine, ours.core.reference.started) == ("host", False)
