@@ -50,7 +50,7 @@ class Core:
         self.frame = frame(self.spec.post_processor)
         self.missing = MissingBytes(self.spec)
         self._parts: dict[str, Any] = {}
-        self._short = 0  # bytes of short texts so far
+        self._short = 0  # characters of short texts so far
         self._lock = MakingLock()
 
     def _made(self, name: str, make: Callable[[], T]) -> T:
@@ -87,7 +87,7 @@ class Core:
         return self._made("reference", lambda: self.source.reference)
 
     def reference_is_quick(self, size: int, text: bool = True) -> bool:
-        """Whether so many bytes of text have their ids soonest from tiktoken itself, which is the reference.
+        """Whether a text of so many characters has its ids soonest from tiktoken itself, which is the reference.
 
         `text`: there is such a text, which counts; tiktoken is made once enough of them came.
         """
@@ -95,6 +95,14 @@ class Core:
             return False
         self._short += size if text else 0  # threads may lose a count, which matters little
         return self.reference.started or self._short >= routing.TIKTOKEN_PAYS
+
+    def warmup(self) -> None:
+        """Make all that texts need which do not go to the device."""
+        if self.reason:
+            self.reference.encode("", "text")
+        else:
+            self.host.warmup()
+            self.host.encode_buffer(self.pipeline.prepare(("warm up",), "text").buffer)
 
     @property
     def added(self) -> AddedMatcher:

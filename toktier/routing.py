@@ -18,8 +18,8 @@ NEVER = 1 << 62
 CROSSOVER = {"cpu": NEVER, "gpu": 1 << 15, "tpu": 1 << 15}
 # Below the smallest of them nobody asks for the backend, so small texts never import JAX.
 SMALL = min(CROSSOVER.values())
-# Bytes of text up to which tiktoken itself, where it is the reference, is the quickest for ids alone: it has the same
-# loop as the host engine and no steps around it.  It takes 0.4 s and 45 MB to make, which pay after so many bytes.
+# Characters up to which tiktoken itself, where it is the reference, is the quickest for ids alone: it has the same
+# loop as the host engine and no steps around it.  It takes 0.4 s and 45 MB to make, which pay after so many.
 TIKTOKEN = 1 << 14
 TIKTOKEN_PAYS = 1 << 17
 # The first use of the device imports JAX and compiles or loads programs, which takes seconds.  Before that was asked

@@ -270,12 +270,8 @@ class Tokenizer:
           sizes: bytes of the texts to come; None for every size that the device program is compiled for.
           pieces: `piece_starts` will be called on the device, too.
         """
-        if self._core.reason:
-            self._core.reference.encode("", "text")
-            return
-        self._core.host.warmup()
-        self._run("host", self._core.pipeline.prepare(("warm up",), "text"), False)
-        if routing.backend():
+        self._core.warmup()
+        if not self._core.reason and routing.backend():
             self._core.device.warmup(sizes, pieces)
 
     # -- ids to text -----------------------------------------------------------------------------------------------

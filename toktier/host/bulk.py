@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from toktier.bpe.tables import BpeTables
-from toktier.host.compiled import LONGEST, CompiledMerger
-from toktier.host.segments import Segmenter
+from toktier.host.compiled import CompiledMerger, takes
+from toktier.host.segments import segmenter_of
 
 _KEY = 16  # bytes of a piece that can be a key
 _SLOTS = 18  # bits of a slot
@@ -37,7 +37,6 @@ class BulkMerger:
 
     def __init__(self, tables: BpeTables, merger: CompiledMerger) -> None:
         self._tables, self._merger = tables, merger
-        self._segmenter: Segmenter | None = None
         self._shelf: list[_Met] = []
 
     def encode_text(self, raw: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
@@ -47,13 +46,11 @@ class BulkMerger:
           raw: uint8[n], UTF-8; every byte outside the pieces is 0xFF, and none is zero.
           starts, ends: int64[k], the pieces.
         """
-        if len(starts) == 0 or int((ends - starts).max()) > LONGEST:
+        if not takes(starts, ends):
             return None
         first, last = starts, ends
         if np.count_nonzero(raw >= 0x80) * _WIDE >= len(raw):
-            if self._segmenter is None:
-                self._segmenter = Segmenter(self._tables)
-            first, last = _cut(len(raw), starts, ends, self._segmenter.places(raw))
+            first, last = _cut(len(raw), starts, ends, segmenter_of(self._tables).places(raw))
         try:
             met = self._shelf.pop()
         except IndexError:

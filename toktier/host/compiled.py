@@ -105,7 +105,7 @@ class CompiledMerger:
           raw: uint8[n], UTF-8; every byte outside the pieces is 0xFF, and none is zero.
           starts, ends: int64[k], the pieces.
         """
-        if len(starts) == 0 or int((ends - starts).max()) > LONGEST:
+        if not takes(starts, ends):
             return None
         text = raw.copy()
         text[text == 0xFF] = 0
@@ -208,6 +208,11 @@ def _sewn(text: np.ndarray, starts: np.ndarray) -> bytes:
     sewn = np.zeros(len(text) + len(starts) - 1, np.uint8)
     sewn[at] = text
     return sewn.tobytes()
+
+
+def takes(starts: np.ndarray, ends: np.ndarray) -> bool:
+    """Are there pieces, int64[k] each, and none too long?"""
+    return len(starts) > 0 and int((ends - starts).max()) <= LONGEST
 
 
 def all_fit(pieces: Sequence[bytes]) -> bool:

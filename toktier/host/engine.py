@@ -28,11 +28,11 @@ from toktier.host.bulk import BulkMerger
 from toktier.host.cache import ENTRIES, PieceCache
 from toktier.host.compiled import CompiledMerger, all_fit, fits
 from toktier.host.rounds import RoundMerger
-from toktier.host.segments import Segmenter
+from toktier.host.segments import segmenter_of
 from toktier.host.short import PieceMerger
 from toktier.host.whole import NONE, find_whole
 from toktier.pretok.host_scan import piece_bounds
-from toktier.pretok.tables import DROPPED, PretokTables
+from toktier.pretok.tables import PretokTables
 from toktier.pretok.written import spelled
 
 _SLAB = 1 << 17  # pieces held as Python objects at a time
@@ -86,15 +86,12 @@ class HostEngine:
         self._compiled: CompiledMerger | None = None
         self._merges, self._bytes = 0, 0  # pieces and bytes of text met without it
         # no piece begins inside a character, and no character is in none
-        self._sews = tables.pretok is not None and not (
-            tables.pretok.inner.any() or (tables.pretok.out == DROPPED).any()
-        )
+        self._sews = tables.pretok is not None and not (tables.pretok.inner.any() or tables.pretok.drops)
         written = tables.pretok.written if self._sews else ""
         self._ascii_pieces: Callable[[str], list[str]] | None = None
         if written:
             self._ascii_pieces = spelled(written, tables.pretok, 128).findall
         self._pieces: Callable[[str], list[str]] | None = None  # the same for all but the rarest characters
-        self._segmenter: Segmenter | None = None
         self._wide_bytes = 0  # merged so far; threads may lose a count, which matters little
         made = np.zeros(tables.bpe.n_ids, bool)
         made[tables.bpe.product] = True
@@ -285,9 +282,7 @@ class HostEngine:
         return self._compiled if self._compiled is not None and self._compiled.usable else None
 
     def _segments_of(self, pieces: list[bytes]) -> tuple[list[bytes], list[int]]:
-        if self._segmenter is None:
-            self._segmenter = Segmenter(self._bpe)
-        return self._segmenter.split(pieces)
+        return segmenter_of(self._bpe).split(pieces)
 
     def _ends(self, ids: np.ndarray, data: bytes, raw: np.ndarray) -> np.ndarray:
         """Byte end of each token, where all bytes but boundaries are in tokens."""

@@ -12,6 +12,7 @@ last byte of the one and the first byte of the other.
 
 from __future__ import annotations
 
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +87,17 @@ class Segmenter:
         ends = np.append(starts[1:], len(data))
         ends[np.cumsum(counts) - 1] = stop
         return [joined[i:j] for i, j in zip(starts.tolist(), ends.tolist(), strict=True)], counts.tolist()
+
+
+_made: weakref.WeakKeyDictionary[BpeTables, Segmenter] = weakref.WeakKeyDictionary()
+
+
+def segmenter_of(tables: BpeTables) -> Segmenter:
+    """The segmenter of a vocabulary, which all who need it share."""
+    made = _made.get(tables)
+    if made is None:
+        made = _made[tables] = Segmenter(tables)
+    return made
 
 
 def _size(lead: np.ndarray) -> np.ndarray:

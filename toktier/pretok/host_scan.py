@@ -82,7 +82,7 @@ class HostScan:
         self.n_right = len(tables.right_next)
         self.out = out.ravel()
         self.out_key = np.uint16 if out.size <= 1 << 16 else np.int64
-        self.drops = bool((tables.out == DROPPED).any())
+        self.drops = tables.drops
         self.inner = np.append(tables.inner, 0) if tables.inner.any() else None
 
     def _side(

@@ -32,6 +32,11 @@ class PretokTables:
     written: str = ""
 
     @property
+    def drops(self) -> bool:
+        """Are there texts with characters that are in no piece?"""
+        return bool((self.out == DROPPED).any())
+
+    @property
     def n_symbols(self) -> int:
         """Number of symbols S; S itself stands for a continuation byte, S + 1 for the boundary."""
         return self.left_next.shape[1]

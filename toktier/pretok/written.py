@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from toktier.pretok.atoms import Atom, located
-from toktier.pretok.blackbox import marks_from
 from toktier.pretok.failure import LearnError
 from toktier.pretok.form import GPT2_PATTERN
-from toktier.pretok.learn import Bimachine, Word
-from toktier.pretok.tables import DROPPED, INSIDE, START, PretokTables
-from toktier.pretok.verify import Comparer, Plan
+from toktier.pretok.tables import INSIDE, START, PretokTables
+
+if TYPE_CHECKING:  # an engine only spells a pattern out; what proves one is not its to load
+    from toktier.pretok.learn import Bimachine, Word
+    from toktier.pretok.verify import Plan
 
 BMP = 0x10000  # code points below are the basic multilingual plane
 _FIRST = 0xE000  # the character that stands for symbol 0; private, so no pattern's syntax
@@ -43,7 +44,7 @@ class _Alternative(NamedTuple):
 def derive(form: Any, tables: PretokTables) -> str:
     """The pattern of a normal form (toktier/pretok/form.py) over symbols, not proven yet; "" where there is none."""
     patterns = _patterns(form)
-    if not patterns or tables.inner.any() or (tables.out == DROPPED).any() or tables.n_symbols > 256:
+    if not patterns or tables.inner.any() or tables.drops or tables.n_symbols > 256:
         return ""
     try:
         return _derived(patterns, tables)
@@ -82,6 +83,8 @@ def counterexamples(
       plan: extra states that the pattern may have.
       progress: called with the name of a set and the words of it that were asked.
     """
+    from toktier.pretok.verify import Comparer
+
     alphabet = "".join(chr(_FIRST + k) for k in range(tables.n_symbols))
     comparer = Comparer(_WrittenBox(written), alphabet)
     return comparer.search(machine, plan, np.random.default_rng(11), 20_000, progress)
@@ -95,6 +98,8 @@ class _WrittenBox:
 
     def marks(self, points: np.ndarray, guess: np.ndarray | None = None) -> np.ndarray:
         """Marks uint8[N, n] of N texts of n characters each, uint32[N, n]."""
+        from toktier.pretok.blackbox import marks_from
+
         length = points.shape[1]
         texts = np.ascontiguousarray(points, np.uint32).tobytes().decode("utf-32-le")
         rows = [
@@ -128,7 +133,11 @@ def _split(pattern: str, region: frozenset[int], tables: PretokTables) -> list[s
     alone = frozenset(k for k in region if not any(_matches(a, frozenset({k})) for a in main))
     texts = [a.text for a in main]
     if alone:  # a run of what nothing matches is a piece, but for a last character that may begin a word
-        begins = [y for y in region - alone if all(_marks(tables, (x, y)) == (START, INSIDE) for x in alone)]
+        from toktier.pretok.learn import Bimachine
+
+        marks_of = Bimachine(tables.left_next, tables.right_next, tables.out, [], [], [], []).marks_of
+        one = bytes([START, INSIDE])
+        begins = [y for y in region - alone if all(marks_of(bytes([x, y])) == one for x in alone)]
         texts.append(f"{_set(alone)}+(?!{_set(frozenset(begins))})")
     return texts
 
@@ -214,15 +223,3 @@ def _members(atom: str, tables: PretokTables) -> frozenset[int]:
 
 def _set(symbols: frozenset[int]) -> str:
     return f"[{''.join(chr(_FIRST + k) for k in sorted(symbols))}]" if symbols else _NOTHING
-
-
-def _marks(tables: PretokTables, word: tuple[int, ...]) -> tuple[int, ...]:
-    """The marks of a word of symbols."""
-    right = [0]
-    for x in reversed(word[1:]):
-        right.append(int(tables.right_next[right[-1], x]))
-    left, marks = 0, []
-    for x in word:
-        marks.append(int(tables.out[left, x, right.pop()]))
-        left = int(tables.left_next[left, x])
-    return tuple(marks)

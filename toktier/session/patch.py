@@ -24,9 +24,9 @@ def minimal(start: int, old: np.ndarray, new: np.ndarray) -> Patch:
     """The shortest patch by which `new` takes the place of `old`, int32[k] each, at token `start`."""
     if len(old) <= _FEW:  # an append replaces a few ids
         front, behind = _ends_in_common(old.tolist(), new)
-        return Patch(start + front, len(old) - front - behind, frozen(new[front : len(new) - behind].copy()))
-    front = _agreement(old, new)
-    behind = _agreement(old[front:][::-1], new[front:][::-1])
+    else:
+        front = _agreement(old, new)
+        behind = _agreement(old[front:][::-1], new[front:][::-1])
     return Patch(start + front, len(old) - front - behind, frozen(new[front : len(new) - behind].copy()))
 
 

@@ -18,7 +18,7 @@ from toktier.bpe.tables import WORD_BYTES, BpeTables
 from toktier.core import Tables
 from toktier.encoded import Encoded
 from toktier.errors import InputError
-from toktier.pretok.tables import DROPPED, INSIDE, START, PretokTables
+from toktier.pretok.tables import INSIDE, START, PretokTables
 
 KINDS = ("output", "symbols", "merge", "id", "end")
 _BOUNDARY = 0xFF
@@ -61,7 +61,7 @@ def choose(tables: Tables, samples: Sequence[Sample], count: int, seed: int) -> 
         "symbols": lambda: _swaps(tables.pretok, walk, rng, -(-count // len(KINDS)) + 2),
         "merge": lambda: _merges(tables.bpe, samples),
         "id": lambda: _ids(tables.bpe, samples, rng),
-        "end": lambda: [] if (tables.pretok.out == DROPPED).any() else _shifts(tables.bpe, samples),
+        "end": lambda: [] if tables.pretok.drops else _shifts(tables.bpe, samples),
     }
     found = {kind: make() for kind, make in makers.items()}
     for faults in found.values():

@@ -85,13 +85,6 @@ class Lane:
         """Make all that requests need."""
         self.tokenizer.warmup(sizes)
 
-    def warmup_host(self) -> None:
-        """Make all that requests need which stay on the host."""
-        if self.reason:
-            self.core.reference.encode("", "text", False)
-        else:
-            self.core.host.warmup()
-
     # -- the router ------------------------------------------------------------------------------------------------
 
     def _on_reference(self, text: str, mode: Mode, framed: bool, why: str, work: Work) -> tuple[np.ndarray, int]:

@@ -337,7 +337,7 @@ class Tier:
         """
         if not sizes and measure and not self._limits.resolved and routing.backend() == "cpu":
             for lane in self._desk.lanes:
-                lane.warmup_host()
+                lane.core.warmup()
             self._limits.never()
             return
         for lane in self._desk.lanes:

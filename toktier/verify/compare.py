@@ -15,7 +15,6 @@ from toktier.added import NO_LITERALS, SEPARATOR
 from toktier.core import Core
 from toktier.encoded import Encoded
 from toktier.pipeline import Prepared, finish_rows
-from toktier.pretok.tables import DROPPED
 
 _AROUND = 24  # characters of context beside a difference
 
@@ -118,7 +117,7 @@ def true_ends(core: Core, prepared: Prepared, ids: np.ndarray) -> np.ndarray | N
 
     None where they do not: the pre-tokenizer drops characters, or the ids are wrong.
     """
-    if (core.tables.pretok.out == DROPPED).any():
+    if core.tables.pretok.drops:
         return None
     kept = np.flatnonzero(prepared.buffer != 0xFF)
     ends = np.cumsum(np.diff(core.spec.token_offsets)[ids])
