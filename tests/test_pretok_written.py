@@ -84,4 +84,4 @@ def test_no_pattern_where_it_would_be_another_splitter():
 
 
 def test_marks_of_the_empty_word():
-    assert written._WrittenBox("[\ue000]").marks(np.zeros((2, 0), np.uint32)).shape == (2, 0)
+    assert written._Box(lambda text: []).marks(np.zeros((2, 0), np.uint32)).shape == (2, 0)

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toktier.certify.machine import ProofError, bimachine
+from toktier.pretok import seamed, written
 from toktier.pretok.assemble import Core, assemble
 from toktier.pretok.blackbox import open_blackbox
 from toktier.pretok.classes import literal_texts
 from toktier.pretok.form import parse
 from toktier.pretok.honest import HonestCheck, inner_masks
-from toktier.pretok.learn import Bimachine
+from toktier.pretok.learn import Bimachine, Word
 from toktier.pretok.tables import PretokTables
 from toktier.pretok.verify import Comparer, Plan, count_words
-from toktier.pretok.written import counterexamples
 
 Progress = Callable[[str, int, int], None]  # stage, done since the last call, total (0: not known)
 
@@ -193,21 +193,27 @@ def _cuts(
 def _pattern(
     tables: PretokTables, machine: Bimachine, form: Any, reference: str, quick: bool, progress: Progress
 ) -> Proof:
-    """The pattern for short texts is compared with the automata, which are proven by now."""
+    """The patterns for short texts are compared with the automata, which are proven by now."""
     plan = plan_for(machine, quick)
-    total = sum(count_words(machine, plan).values()) if tables.written else 0
+    sewn = seamed.derive(tables.written, tables.n_symbols) if tables.seamed else None
+    total = sum(count_words(machine, plan).values()) * (bool(tables.written) + (sewn is not None))
     progress("pattern", 0, total)
-    wrong = []
+    wrong: list[Word] = []
+    failures = [] if sewn is None or str(sewn) == tables.seamed else ["the pattern with seams is not what is derived"]
     if tables.written:
-        wrong = counterexamples(tables.written, tables, machine, plan, lambda _, n: progress("pattern", n, total))
+        wrong += written.counterexamples(
+            tables.written, tables, machine, plan, lambda _, n: progress("pattern", n, total)
+        )
+    if sewn:
+        wrong += seamed.counterexamples(sewn, tables, machine, plan, lambda _, n: progress("pattern", n, total))
     shown = ["".join(tables.representatives[x] for x in word) for word in wrong]
     return Proof(
         "pattern",
-        "the pattern that finds the pieces of short texts cuts as the automata do, under the same assumption"
+        "the patterns that find the pieces of short texts cut as the automata do, under the same assumption"
         if tables.written
         else "there is no pattern for short texts: they take the automata too",
         {"extra_states": plan._asdict(), "words": total},
-        [f"the pattern cuts {text!r} differently" for text in shown],
+        failures + [f"a pattern cuts {text!r} differently" for text in shown],
     )
 
 

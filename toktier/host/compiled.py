@@ -17,17 +17,45 @@ import itertools
 import warnings
 from array import array
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toktier.bpe.tables import BpeTables
 
+if TYPE_CHECKING:
+    import tiktoken
+
 LONGEST = 1 << 16  # bytes of a piece; longer ones are few, and take no more than in proportion elsewhere
 WATCHED = 4096
 _BETWEEN = b"\0"  # stands between the pieces of one call, and in none of them
+_NEVER = "\0never\0"  # a special token that no call allows
 _FIRST = 64  # pieces compared before the first use
 _SHORT = 96  # bytes of a piece that is compared
 _LOOKED_AT = 64  # pieces of a text among which it is looked for
+
+
+def effective_ranks(tables: BpeTables) -> dict[bytes, int]:
+    """The number of each product of an effective merge, and of each byte behind them."""
+    offsets, blob = tables.token_offsets.tolist(), tables.token_blob.tobytes()
+    products = tables.product.tolist()
+    ranks = {blob[offsets[t] : offsets[t + 1]]: rank for rank, t in enumerate(products)}
+    ranks.update({bytes([b]): len(products) + b for b in range(256)})
+    return ranks
+
+
+def loop(ranks: dict[bytes, int], pattern: str) -> tiktoken.Encoding:
+    """tiktoken's loop over numbered tokens and the pieces that a pattern finds."""
+    import tiktoken
+
+    # with no special token at all, tiktoken would look for one in front of every character
+    never = {_NEVER: 1 + max(ranks.values())}
+    return tiktoken.Encoding("effective merges", pat_str=pattern, mergeable_ranks=ranks, special_tokens=never)
+
+
+def ranks_of(encoding: tiktoken.Encoding, text: str) -> np.ndarray:
+    """uint32: the numbers of a text's tokens; an array takes half the time of a list."""
+    return encoding.encode_to_numpy(text, disallowed_special=())
 
 
 class CompiledMerger:
@@ -37,21 +65,18 @@ class CompiledMerger:
       tables: the vocabulary.
       plain: ids of one piece that is no token as a whole, by other means, to compare with.
       whole_only: packed id of each token that no merges make.
+
+    Attributes:
+      ids: int32, the id of each effective merge's product, and of each byte behind them.
+      usable: was no difference found?
     """
 
     def __init__(
         self, tables: BpeTables, plain: Callable[[bytes], list[int]], whole_only: dict[bytes, bytes] | None = None
     ) -> None:
-        import tiktoken
-
-        offsets, blob = tables.token_offsets.tolist(), tables.token_blob.tobytes()
-        products = tables.product.tolist()
-        ranks = {blob[offsets[t] : offsets[t + 1]]: rank for rank, t in enumerate(products)}
-        ranks.update({bytes([b]): len(products) + b for b in range(256)})
-        self._encoding = tiktoken.Encoding(
-            "effective merges", pat_str=r"[^\x00]+", mergeable_ranks=ranks, special_tokens={}
-        )
-        self._ids = np.concatenate([tables.product, tables.byte_token]).astype(np.int32)
+        ranks = effective_ranks(tables)
+        self._encoding = loop(ranks, r"[^\x00]+")
+        self.ids = np.concatenate([tables.product, tables.byte_token]).astype(np.int32)
         self._length = np.ascontiguousarray(tables.token_length, np.int64)
         self._rank_length = np.concatenate([self._length[tables.product], np.ones(256, np.int64)])
         self._plain = plain
@@ -79,9 +104,9 @@ class CompiledMerger:
 
         As for `encode`, but without comparing any.
         """
-        ranks = np.array(self._encoding.encode_ordinary(_BETWEEN.join(pieces).decode()), np.intp)
+        ranks = ranks_of(self._encoding, _BETWEEN.join(pieces).decode())
         stops = np.fromiter(map(len, pieces), np.int64, len(pieces)).cumsum()
-        return self._ids.take(ranks), self._rank_length.take(ranks).cumsum().searchsorted(stops, "right")
+        return self.ids.take(ranks), self._rank_length.take(ranks).cumsum().searchsorted(stops, "right")
 
     def encode_words(self, pieces: list[str]) -> np.ndarray | None:
         """int32: the ids of pieces, joined; None where they cannot be told.
@@ -90,7 +115,7 @@ class CompiledMerger:
           pieces: none is longer than `LONGEST` bytes, and none holds a zero byte.
         """
         ids = self._merged("\0".join(pieces))
-        if self._whole_only.may_hold(ids):
+        if self.may_lack(ids):
             encoded = list(map(str.encode, pieces))
             sizes = np.fromiter(map(len, encoded), np.int64, len(pieces))
             ids = self._whole_only.put(ids, self._length, sizes, encoded.__getitem__)
@@ -114,7 +139,7 @@ class CompiledMerger:
 
     def checked(self, ids: np.ndarray, raw: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
         """What merging made of the pieces of a text, with whole tokens that no merges make; None after a difference."""
-        if self._whole_only.may_hold(ids):
+        if self.may_lack(ids):
             piece = functools.partial(_piece, raw, starts, ends)
             ids = self._whole_only.put(ids, self._length, ends - starts, piece)
         if self._due(len(starts)):
@@ -125,7 +150,11 @@ class CompiledMerger:
 
     def _merged(self, text: str) -> np.ndarray:
         """int32: the ids of pieces with zero bytes between them."""
-        return self._ids.take(np.array(self._encoding.encode_ordinary(text), np.intp))
+        return self.ids.take(ranks_of(self._encoding, text))
+
+    def may_lack(self, ids: np.ndarray) -> bool:
+        """Could what merging made of a text lack a token that no merges make?"""
+        return self._whole_only.may_hold(ids)
 
     def _due(self, count: int) -> bool:
         """Is it time to compare a piece?  Threads may lose a count, which matters little."""

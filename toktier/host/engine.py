@@ -1,7 +1,8 @@
 """The host engine: a buffer in, ids and ends out, in NumPy, dictionaries and one compiled loop.
 
-The pieces of a text are found by a pattern where it is short (pretok/written.py), else by NumPy
-(pretok/host_scan.py).  Their ids come from
+A text of up to 64 KiB goes through tiktoken's loop in one pass, pieces and merges (seamed.py).  Where that cannot be,
+or the text is longer, its pieces are found by a pattern for `re` if it is short (pretok/written.py), else by NumPy
+(pretok/host_scan.py), and their ids come from
 
     tiktoken's loop over the effective merges, all pieces in one call (compiled.py), behind a table of pieces met
     before where the text is long (bulk.py);
@@ -28,10 +29,13 @@ from toktier.host.bulk import BulkMerger
 from toktier.host.cache import ENTRIES, PieceCache
 from toktier.host.compiled import CompiledMerger, all_fit, fits
 from toktier.host.rounds import RoundMerger
+from toktier.host.seamed import SeamedMerger
 from toktier.host.segments import segmenter_of
 from toktier.host.short import PieceMerger
 from toktier.host.whole import NONE, find_whole
+from toktier.pretok import seamed
 from toktier.pretok.host_scan import piece_bounds
+from toktier.pretok.seamed import SeamedText
 from toktier.pretok.tables import PretokTables
 from toktier.pretok.written import spelled
 
@@ -45,6 +49,7 @@ _COMPILE = 1 << 14  # pieces merged, from which on it pays to make the compiled 
 _COMPILE_BYTES = 1 << 17  # bytes of texts, likewise
 _PART = 1 << 18  # bytes of a long text that go to one core at a time
 _PATTERN = 1 << 12  # bytes of a text up to which a pattern finds its pieces sooner than NumPy
+_SEAMED = 1 << 16  # bytes of a text up to which one pass over it is quicker than a look at each piece
 _FOUR = b"\xf0\xf1\xf2\xf3\xf4"  # first bytes of characters of four
 _LONG_TEXT = 1 << 14  # bytes of a text from which on its pieces are looked up before any is merged
 _CALL = 1 << 11  # new pieces of one call up to which a dictionary of all tokens is the quicker way
@@ -91,6 +96,7 @@ class HostEngine:
         self._ascii_pieces: Callable[[str], list[str]] | None = None
         if written:
             self._ascii_pieces = spelled(written, tables.pretok, 128).findall
+        self._seamed: SeamedMerger | None = None
         self._pieces: Callable[[str], list[str]] | None = None  # the same for all but the rarest characters
         self._wide_bytes = 0  # merged so far; threads may lose a count, which matters little
         made = np.zeros(tables.bpe.n_ids, bool)
@@ -124,6 +130,10 @@ class HostEngine:
 
     def _encode(self, data: bytes, raw: np.ndarray, merger: CompiledMerger | None) -> Encoded:
         """Ids of a buffer, on one core."""
+        if merger and self._seamed and len(data) <= _SEAMED:
+            ids = self._seamed.encode(data)
+            if ids is not None:
+                return Encoded(ids, self._ends(ids, data, raw))
         if self._ascii_pieces is not None and len(data) <= _PATTERN:
             words = self._words(data)
             if words is not None:
@@ -268,6 +278,8 @@ class HostEngine:
             self._bulk = BulkMerger(self._bpe, merger)
             if self._ascii_pieces is not None:
                 self._pieces = spelled(self._pretok.written, self._pretok).findall
+                if sewn := seamed.proven(self._pretok):
+                    self._seamed = SeamedMerger(self._bpe, SeamedText(sewn, self._pretok), merger, self._words)
             self._compiled = merger
         finally:
             self._making.release()

@@ -26,6 +26,7 @@ class Core(NamedTuple):
     inner: np.ndarray
     representatives: str
     written: str = ""
+    seamed: str = ""
 
 
 class Monoid(NamedTuple):
@@ -81,6 +82,7 @@ def assemble(core: Core, prefix_space: bool = False) -> PretokTables:
         prefix_space=prefix_space,
         representatives=core.representatives,
         written=core.written,
+        seamed=core.seamed,
         digest="",
     )
     return dataclasses.replace(tables, digest=tables_digest(tables))
@@ -91,7 +93,7 @@ def tables_digest(tables: PretokTables) -> str:
     h = hashlib.sha256()
     for field in dataclasses.fields(tables):
         value = getattr(tables, field.name)
-        if field.name in ("digest", "written"):  # the pattern says nothing that the automata do not
+        if field.name in ("digest", "written", "seamed"):  # patterns say nothing that the automata do not
             continue
         h.update(field.name.encode())
         if isinstance(value, np.ndarray):

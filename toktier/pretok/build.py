@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toktier.pretok import written
+from toktier.pretok import seamed, written
 from toktier.pretok.assemble import Core, assemble
 from toktier.pretok.blackbox import Blackbox, open_blackbox
 from toktier.pretok.classes import Classes, literal_texts, probe, two_stage
@@ -64,20 +64,27 @@ def build(
         if not len(odd):
             block, symbol = two_stage(label)
             core = Core(block, symbol, machine.left_next, machine.right_next, machine.out, inner[kept], representatives)
-            core = core._replace(written=_written(form, core, machine, used, say))
+            core = _with_patterns(form, core, machine, used, say)
             seconds = time.perf_counter() - begin
             return Built(core, machine, classes, used, count_words(machine, used), asked, check.asked, seconds)
         classes = _split_off(classes, odd)
     raise LearnError("pretokenizer: characters of one class keep behaving differently")
 
 
-def _written(form: Any, core: Core, machine: Bimachine, plan: Plan, say: Callable[[str], None]) -> str:
-    """The pattern for short texts, if there is one and it is proven equal to the automata."""
+def _with_patterns(form: Any, core: Core, machine: Bimachine, plan: Plan, say: Callable[[str], None]) -> Core:
+    """The patterns for short texts, if there are any and they are proven equal to the automata."""
     tables = assemble(core)
     pattern = written.derive(form, tables)
-    if pattern:
-        say("pattern for short texts")
-    return pattern if pattern and not written.counterexamples(pattern, tables, machine, plan) else ""
+    if not pattern:
+        return core
+    say("pattern for short texts")
+    if written.counterexamples(pattern, tables, machine, plan):
+        return core
+    core = core._replace(written=pattern)
+    sewn = seamed.derive(pattern, tables.n_symbols)
+    if sewn is None or seamed.counterexamples(sewn, tables, machine, plan):
+        return core
+    return core._replace(seamed=str(sewn))
 
 
 def _learn_merged(

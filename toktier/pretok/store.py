@@ -25,8 +25,8 @@ from toktier.pretok.form import canonical, parse
 from toktier.pretok.tables import PretokTables
 
 _DATA = "pretok.xz"
-_CACHE_KIND = "pretok-2"  # the number moves with the format and with the learner
-_TEXTS = ("representatives", "written")
+_CACHE_KIND = "pretok-3"  # the number moves with the format and with the learner
+_TEXTS = ("representatives", "written", "seamed")
 _ARRAYS = ("block", "symbol", "left_next", "right_next", "out", "inner")
 
 

@@ -30,6 +30,7 @@ class PretokTables:
     representatives: str
     digest: str
     written: str = ""
+    seamed: str = ""
 
     @property
     def drops(self) -> bool:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:  # an engine only spells a pattern out; what proves one is not
 
 BMP = 0x10000  # code points below are the basic multilingual plane
 _FIRST = 0xE000  # the character that stands for symbol 0; private, so no pattern's syntax
-_SET = re.compile("\\[([\ue000-\ue0ff]+)\\]")
-_NOTHING = r"(?!)"
+SYMBOLS = "\ue000-\ue0ff"  # the range of all of them
+NOTHING = r"(?!)"
+_SET = re.compile(rf"\[([{SYMBOLS}]+)\]")
 _QUANTIFIER = re.compile(r"([*+?]|\{\d+(?:,\d*)?\})(\+?)(\??)")
 _GROUP = re.compile(r"\(\?[a-zA-Z]*(?:-[a-zA-Z]+)?:")
 _CAPTURES = re.compile(r"\((?!\?)")
@@ -57,16 +58,41 @@ def spelled(written: str, tables: PretokTables, below: int = BMP) -> re.Pattern[
 
     Takes 50 to 100 ms for the default, the plane in which `re` keeps sets as bits, and no time for ASCII (128).
     """
-    label = tables.symbol.reshape(-1, 256)[tables.block[: -(-below // 256)]].reshape(-1)[:below].astype(np.int64)
-    label[0xD800:0xE000] = -1  # no text holds a surrogate
+    label = labels(tables, below)
 
     def members(match: re.Match[str]) -> str:
-        inside = np.isin(label, [ord(c) - _FIRST for c in match[1]])
-        edges = np.flatnonzero(np.diff(inside, prepend=False, append=False)).tolist()
-        ranges = "".join(rf"\U{a:08x}-\U{b - 1:08x}" for a, b in zip(edges[::2], edges[1::2], strict=True))
-        return f"[{ranges}]" if ranges else _NOTHING
+        inside = "".join(rf"\U{a:08x}-\U{b - 1:08x}" for a, b in ranges(label, symbols_of(match[0])))
+        return f"[{inside}]" if inside else NOTHING
 
-    return re.compile(_SET.sub(members, _CAPTURES.sub("(?:", written)))
+    return re.compile(_SET.sub(members, without_groups(written)))
+
+
+def without_groups(pattern: str) -> str:
+    """The pattern with groups that capture nothing."""
+    return _CAPTURES.sub("(?:", pattern)
+
+
+def labels(tables: PretokTables, below: int) -> np.ndarray:
+    """int64[below]: the symbol of each code point; -1 for surrogates, which no text holds."""
+    label = tables.symbol.reshape(-1, 256)[tables.block[: -(-below // 256)]].reshape(-1)[:below].astype(np.int64)
+    label[0xD800:0xE000] = -1
+    return label
+
+
+def ranges(label: np.ndarray, symbols: frozenset[int]) -> list[tuple[int, int]]:
+    """The code points of some symbols as ranges, ends exclusive."""
+    edges = np.flatnonzero(np.diff(np.isin(label, list(symbols)), prepend=False, append=False)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def symbols_of(text: str) -> frozenset[int]:
+    """The inverse of `class_of`."""
+    return frozenset(k for c in text if 0 <= (k := ord(c) - _FIRST) < 256)
+
+
+def class_of(symbols: frozenset[int]) -> str:
+    """The class of some symbols as a pattern has it."""
+    return f"[{''.join(chr(_FIRST + k) for k in sorted(symbols))}]" if symbols else NOTHING
 
 
 def counterexamples(
@@ -83,18 +109,29 @@ def counterexamples(
       plan: extra states that the pattern may have.
       progress: called with the name of a set and the words of it that were asked.
     """
+    finditer = re.compile(written).finditer
+    return compare(lambda text: [m.span() for m in finditer(text)], tables, machine, plan, progress)
+
+
+def compare(
+    pieces: Callable[[str], list[tuple[int, int]]],
+    tables: PretokTables,
+    machine: Bimachine,
+    plan: Plan,
+    progress: Callable[[str, int], None] | None = None,
+) -> list[Word]:
+    """Words that a splitter of texts of symbols, given by the spans of its pieces, cuts otherwise than the tables."""
     from toktier.pretok.verify import Comparer
 
     alphabet = "".join(chr(_FIRST + k) for k in range(tables.n_symbols))
-    comparer = Comparer(_WrittenBox(written), alphabet)
-    return comparer.search(machine, plan, np.random.default_rng(11), 20_000, progress)
+    return Comparer(_Box(pieces), alphabet).search(machine, plan, np.random.default_rng(11), 20_000, progress)
 
 
-class _WrittenBox:
-    """The pattern as a splitter to be compared."""
+class _Box:
+    """A function to be compared."""
 
-    def __init__(self, written: str) -> None:
-        self._finditer = re.compile(written).finditer
+    def __init__(self, pieces: Callable[[str], list[tuple[int, int]]]) -> None:
+        self._pieces = pieces
 
     def marks(self, points: np.ndarray, guess: np.ndarray | None = None) -> np.ndarray:
         """Marks uint8[N, n] of N texts of n characters each, uint32[N, n]."""
@@ -102,10 +139,7 @@ class _WrittenBox:
 
         length = points.shape[1]
         texts = np.ascontiguousarray(points, np.uint32).tobytes().decode("utf-32-le")
-        rows = [
-            marks_from(length, [m.span() for m in self._finditer(texts[at : at + length])])
-            for at in range(0, len(texts), length or 1)
-        ]
+        rows = [marks_from(length, self._pieces(texts[at : at + length])) for at in range(0, len(texts), length or 1)]
         return np.array(rows, np.uint8).reshape(points.shape)
 
 
@@ -138,7 +172,7 @@ def _split(pattern: str, region: frozenset[int], tables: PretokTables) -> list[s
         marks_of = Bimachine(tables.left_next, tables.right_next, tables.out, [], [], [], []).marks_of
         one = bytes([START, INSIDE])
         begins = [y for y in region - alone if all(marks_of(bytes([x, y])) == one for x in alone)]
-        texts.append(f"{_set(alone)}+(?!{_set(frozenset(begins))})")
+        texts.append(f"{class_of(alone)}+(?!{class_of(frozenset(begins))})")
     return texts
 
 
@@ -180,13 +214,14 @@ def _alternatives(pattern: str, tables: PretokTables, region: frozenset[int]) ->
         if isinstance(part, Atom):
             symbols = _members(part.pattern, tables) & region
             only = (symbols, "") if not text else None
-            text += _set(symbols)
+            text += class_of(symbols)
         elif part == "|" and depth == 0:
             found.append(_Alternative(text, only))
             text, only = "", None
         else:
             depth += {"(": 1, ")": -1}.get(part[0], 0)
-            part = part.replace(r"\Z", f"(?!{_set(region)})")  # what comes first may end there, or be of another region
+            # what comes first may end there, or be of another region
+            part = part.replace(r"\Z", f"(?!{class_of(region)})")
             only = (only[0], part) if only and not only[1] and _QUANTIFIER.fullmatch(part) else None
             text += part
     return [*found, _Alternative(text, only)]
@@ -219,7 +254,3 @@ def _members(atom: str, tables: PretokTables) -> frozenset[int]:
     except regex.error as error:
         raise LearnError(f"pattern: the atom {atom!r} is not understood ({error})") from error
     return frozenset(k for k, c in enumerate(tables.representatives) if match(c))
-
-
-def _set(symbols: frozenset[int]) -> str:
-    return f"[{''.join(chr(_FIRST + k) for k in sorted(symbols))}]" if symbols else _NOTHING

@@ -1,0 +1,78 @@
+"""Ids of short texts in one pass of tiktoken's compiled loop, pieces and merges together.
+
+The pattern that never looks ahead (pretok/seamed.py) runs in tiktoken's own engine, where it costs what leaving zero
+bytes out costs, so that no piece of a short text becomes a Python object.  It takes a second copy of the vocabulary, as
+far as its tokens are of the pattern's bytes: about 30 MB.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from toktier.bpe.tables import BpeTables
+from toktier.host.compiled import CompiledMerger, effective_ranks, loop, ranks_of
+from toktier.pretok.seamed import BYTES, SeamedText
+
+WATCHED = 1 << 18  # bytes from one comparison to the next
+
+
+class SeamedMerger:
+    """Exact ids of short texts of the pattern's bytes; safe from any thread, the interpreter is free meanwhile.
+
+    Args:
+      tables: the vocabulary.  text: the pattern.  merger: what merges pieces given one by one.
+      pieces: the pieces of a text by other means, to compare with, or None.
+    """
+
+    def __init__(
+        self,
+        tables: BpeTables,
+        text: SeamedText,
+        merger: CompiledMerger,
+        pieces: Callable[[bytes], list[str] | None],
+    ) -> None:
+        ranks = {t: rank for t, rank in effective_ranks(tables).items() if len(t) == 1 or not t.translate(None, BYTES)}
+        self._encoding = loop(ranks, text.pattern)
+        self._text, self._merger, self._pieces = text, merger, pieces
+        self._until = WATCHED
+        some = b"".join([t for t in ranks if t.isascii() and t != b"\0"][:: len(ranks) >> 8 or 1])
+        self.usable = self._agrees(some, self._ids(some))
+
+    def encode(self, data: bytes) -> np.ndarray | None:
+        """int32: the ids of a text, UTF-8 without a zero byte, 0xFF as boundary; None where another way has to."""
+        if not self.usable:
+            return None
+        joined = data
+        if b"\xff" in data:
+            if self._text.ends:
+                return None
+            joined = data.replace(b"\xff", b"\0")
+        if not joined.isascii() and joined.translate(None, BYTES):
+            return None
+        ids = self._ids(joined)
+        if self._merger.may_lack(ids):
+            return None
+        self._until -= len(data)
+        if self._until < 0:
+            self._until = WATCHED
+            self.usable = self._agrees(data, ids)
+        return ids if self.usable else None
+
+    def _ids(self, data: bytes) -> np.ndarray:
+        return self._merger.ids.take(ranks_of(self._encoding, self._text.sew(data.decode())))
+
+    def _agrees(self, data: bytes, found: np.ndarray) -> bool:
+        pieces = self._pieces(data)
+        want = self._merger.encode_words(pieces) if pieces else None
+        if want is None or self._merger.may_lack(found) or np.array_equal(want, found):
+            return True
+        warnings.warn(
+            f"tiktoken's loop cut a text of {len(data)} bytes otherwise than `re` does: pieces are found by `re` "
+            "from now on. Please report this",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return False
