@@ -2,7 +2,7 @@
 
 The pattern that never looks ahead (pretok/seamed.py) runs in tiktoken's own engine, where it costs what leaving zero
 bytes out costs, so that no piece of a short text becomes a Python object.  It takes a second copy of the vocabulary, as
-far as its tokens are of the pattern's bytes: about 30 MB.
+far as its tokens are of the pattern's bytes: 40 to 60 MB.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from toktier.bpe.tables import BpeTables
-from toktier.host.compiled import CompiledMerger, effective_ranks, loop, ranks_of
+from toktier.host.compiled import CompiledMerger, loop, ranks_of
 from toktier.pretok.seamed import BYTES, SeamedText
 
 WATCHED = 1 << 18  # bytes from one comparison to the next
@@ -23,18 +22,18 @@ class SeamedMerger:
     """Exact ids of short texts of the pattern's bytes; safe from any thread, the interpreter is free meanwhile.
 
     Args:
-      tables: the vocabulary.  text: the pattern.  merger: what merges pieces given one by one.
+      ranks: of `compiled.effective_ranks`.  text: the pattern.  merger: what merges pieces given one by one.
       pieces: the pieces of a text by other means, to compare with, or None.
     """
 
     def __init__(
         self,
-        tables: BpeTables,
+        ranks: dict[bytes, int],
         text: SeamedText,
         merger: CompiledMerger,
         pieces: Callable[[bytes], list[str] | None],
     ) -> None:
-        ranks = {t: rank for t, rank in effective_ranks(tables).items() if len(t) == 1 or not t.translate(None, BYTES)}
+        ranks = {t: rank for t, rank in ranks.items() if len(t) == 1 or not t.translate(None, BYTES)}
         self._encoding = loop(ranks, text.pattern)
         self._text, self._merger, self._pieces = text, merger, pieces
         self._until = WATCHED
