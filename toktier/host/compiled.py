@@ -157,6 +157,24 @@ class CompiledMerger:
         """int32: the ids of pieces with zero bytes between them."""
         return self.ids.take(ranks_of(self._encoding, text))
 
+    def packed(self) -> np.ndarray:
+        """int64: of each number the id, its bytes from bit 32 on, and in bits 48 and 49 whether a token may be missing.
+
+        One that no merges make, that is, whose first or whose second part by merges this is.
+        """
+        flags = self._whole_only.first[self.ids] + 2 * self._whole_only.second[self.ids].astype(np.int64)
+        return self.ids | self._rank_length << 32 | flags << 48
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest token that merges make."""
+        return int(self._rank_length.max())
+
+    @property
+    def makes_all(self) -> bool:
+        """Do merges make every token?"""
+        return not self._whole_only.tokens
+
     def may_lack(self, ids: np.ndarray) -> bool:
         """Could what merging made of a text lack a token that no merges make?"""
         return self._whole_only.may_hold(ids)
@@ -200,13 +218,13 @@ class _WholeOnly:
     def __init__(self, tokens: dict[bytes, bytes], plain: Callable[[bytes], list[int]], n_ids: int) -> None:
         self.tokens = tokens
         merged = {tuple(ids) for token in tokens if len(ids := plain(token)) > 1}
-        self._first, self._second = np.zeros(n_ids, bool), np.zeros(n_ids, bool)
-        self._first[[m[0] for m in merged]] = True
-        self._second[[m[1] for m in merged]] = True
+        self.first, self.second = np.zeros(n_ids, bool), np.zeros(n_ids, bool)
+        self.first[[m[0] for m in merged]] = True
+        self.second[[m[1] for m in merged]] = True
 
     def may_hold(self, ids: np.ndarray) -> bool:
         """Could one of the tokens be missing among the ids?"""
-        return bool(self.tokens) and bool((self._first.take(ids[:-1]) & self._second.take(ids[1:])).any())
+        return bool(self.tokens) and bool((self.first.take(ids[:-1]) & self.second.take(ids[1:])).any())
 
     def put(self, ids: np.ndarray, length: np.ndarray, sizes: np.ndarray, piece: Callable[[int], bytes]) -> np.ndarray:
         """The ids of pieces, each piece that is one of the tokens by its own id.
@@ -215,7 +233,7 @@ class _WholeOnly:
           ids: what merging made of the pieces.  length: bytes of each id.
           sizes: int64[k], bytes of each piece.  piece: the bytes of one.
         """
-        at = np.flatnonzero(self._first.take(ids[:-1]) & self._second.take(ids[1:]))
+        at = np.flatnonzero(self.first.take(ids[:-1]) & self.second.take(ids[1:]))
         stops, before = sizes.cumsum(), length.take(ids).cumsum()
         begins = before[at] - length[ids[at]]
         which = np.searchsorted(stops, begins, "right")

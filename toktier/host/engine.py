@@ -131,16 +131,16 @@ class HostEngine:
     def _encode(self, data: bytes, raw: np.ndarray, merger: CompiledMerger | None) -> Encoded:
         """Ids of a buffer, on one core."""
         if merger and self._seamed and len(data) <= _SEAMED:
-            ids = self._seamed.encode(data)
-            if ids is not None:
-                return Encoded(ids, self._ends(ids, data, raw))
+            found = self._seamed.encode(data)
+            if found:
+                return Encoded(found[0], _ends(found[1], data, raw))
         if self._ascii_pieces is not None and len(data) <= _PATTERN:
             words = self._words(data)
             if words is not None:
                 ids = merger.encode_words(words) if merger else None
                 if ids is None:
                     ids = np.frombuffer(bytearray().join(self.encode_pieces(list(map(str.encode, words)))), np.int32)
-                return Encoded(ids, self._ends(ids, data, raw))
+                return Encoded(ids, _ends(self._length.take(ids), data, raw))
         starts, ends = piece_bounds(self._pretok, raw)
         if merger:
             ids = (self._bulk if len(data) >= _LONG_TEXT else merger).encode_text(raw, starts, ends)
@@ -297,14 +297,6 @@ class HostEngine:
     def _segments_of(self, pieces: list[bytes]) -> tuple[list[bytes], list[int]]:
         return segmenter_of(self._bpe).split(pieces)
 
-    def _ends(self, ids: np.ndarray, data: bytes, raw: np.ndarray) -> np.ndarray:
-        """Byte end of each token, where all bytes but boundaries are in tokens."""
-        token_ends = self._length.take(ids).cumsum()
-        if b"\xff" in data:
-            hole = np.flatnonzero(raw == 0xFF)
-            _skip(token_ends, hole - np.arange(len(hole)), np.arange(1, len(hole) + 1))
-        return token_ends
-
     def _ends_of_pieces(self, ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Byte end of each token: the running sum of lengths, plus what lies in no piece before it."""
         token_ends = self._length.take(ids).cumsum()
@@ -316,6 +308,15 @@ class HostEngine:
                 skipped = np.cumsum(outside[gap])
                 _skip(token_ends, starts[gap] - skipped, skipped)
         return token_ends
+
+
+def _ends(lengths: np.ndarray, data: bytes, raw: np.ndarray) -> np.ndarray:
+    """Byte end of each token, from the bytes of each, where all bytes but boundaries are in tokens."""
+    token_ends = lengths.cumsum(dtype=np.int64)
+    if b"\xff" in data:
+        hole = np.flatnonzero(raw == 0xFF)
+        _skip(token_ends, hole - np.arange(len(hole)), np.arange(1, len(hole) + 1))
+    return token_ends
 
 
 def _skip(token_ends: np.ndarray, covered: np.ndarray, skipped: np.ndarray) -> None:

@@ -36,12 +36,17 @@ class SeamedMerger:
         ranks = {t: rank for t, rank in ranks.items() if len(t) == 1 or not t.translate(None, BYTES)}
         self._encoding = loop(ranks, text.pattern)
         self._text, self._merger, self._pieces = text, merger, pieces
+        self._packed = merger.packed()  # one look for all that is asked of a token: each costs a miss of the cache
         self._until = WATCHED
         some = b"".join([t for t in ranks if t.isascii() and t != b"\0"][:: len(ranks) >> 8 or 1])
-        self.usable = self._agrees(some, self._ids(some))
+        self.usable = merger.longest < 1 << 16 and self._agrees(some, self._found(some)[0])
 
-    def encode(self, data: bytes) -> np.ndarray | None:
-        """int32: the ids of a text, UTF-8 without a zero byte, 0xFF as boundary; None where another way has to."""
+    def encode(self, data: bytes) -> tuple[np.ndarray, np.ndarray] | None:
+        """The ids of a text, int32, and the bytes of each, int64; None where another way has to.
+
+        Args:
+          data: UTF-8 without a zero byte, 0xFF as boundary.
+        """
         if not self.usable:
             return None
         joined = data
@@ -51,22 +56,30 @@ class SeamedMerger:
             joined = data.replace(b"\xff", b"\0")
         if not joined.isascii() and joined.translate(None, BYTES):
             return None
-        ids = self._ids(joined)
-        if self._merger.may_lack(ids):
+        ids, lengths, lacking = self._found(joined)
+        if lacking:
             return None
         self._until -= len(data)
         if self._until < 0:
             self._until = WATCHED
             self.usable = self._agrees(data, ids)
-        return ids if self.usable else None
+        return (ids, lengths) if self.usable else None
 
-    def _ids(self, data: bytes) -> np.ndarray:
-        return self._merger.ids.take(ranks_of(self._encoding, self._text.sew(data.decode())))
+    def _found(self, data: bytes) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Ids, lengths, and whether a token that no merges make may be missing among them."""
+        lengths = self._packed.take(ranks_of(self._encoding, self._text.sew(data.decode())))
+        ids = lengths.astype(np.int32)
+        lengths >>= 32
+        if self._merger.makes_all:
+            return ids, lengths, False
+        lacking = bool(np.count_nonzero(lengths[:-1] >> 16 & lengths[1:] >> 17))
+        lengths &= 0xFFFF
+        return ids, lengths, lacking
 
-    def _agrees(self, data: bytes, found: np.ndarray) -> bool:
+    def _agrees(self, data: bytes, ids: np.ndarray) -> bool:
         pieces = self._pieces(data)
         want = self._merger.encode_words(pieces) if pieces else None
-        if want is None or self._merger.may_lack(found) or np.array_equal(want, found):
+        if want is None or self._merger.may_lack(ids) or np.array_equal(want, ids):
             return True
         warnings.warn(
             f"tiktoken's loop cut a text of {len(data)} bytes otherwise than `re` does: pieces are found by `re` "
