@@ -13,6 +13,8 @@ from _common import seconds
 
 import toktier
 from toktier import device, kernels, program
+from toktier.bpe.apart import PART, fall_apart
+from toktier.bpe.gathered import gather
 from toktier.bpe.lookup import aligned_words
 from toktier.bpe.merge_flat import merge_long
 from toktier.bpe.merge_tiles import merge_pieces
@@ -48,7 +50,7 @@ def profile(tables: Any, data: jax.Array, tiles: program.Tiles, repeat: int = 5)
     found: list[Stage] = []
 
     def run(name: str, items: int, function: Any, floor: Any, *arguments: Any) -> Any:
-        compiled = jax.jit(function).lower(*arguments).compile()
+        compiled = jax.jit(function).lower(*arguments).compile(device.compiler_options(jax.default_backend()))
         out = jax.block_until_ready(compiled(*arguments))
         best = min(_seconds(compiled, arguments) for _ in range(repeat))
         counted = kernels.count(compiled.as_text() or "")
@@ -57,9 +59,16 @@ def profile(tables: Any, data: jax.Array, tiles: program.Tiles, repeat: int = 5)
 
     bpe, n = tables.bpe, data.shape[0]
     code = run("pieces", n, lambda t, d: marks(t, d), lambda out: 2 * n, tables.scan, data)
-    n_pieces = int((np.asarray(code) == START).sum())
     words = run("words", n, aligned_words, lambda out: n + out.nbytes, data)
-    state, missed, claims = run(
+    code = run(
+        "parts",
+        n,
+        lambda b, d, w, c: fall_apart(b, d, w, c, jnp.bool_(True), tiles.misses),
+        lambda out: 3 * n,
+        *(bpe, data, words, code),
+    )
+    n_pieces = int(np.isin(np.asarray(code), (START, PART)).sum())
+    state, missed = run(
         "look-up",
         n_pieces,
         lambda b, d, w, c: program._look_up(b, d, w, c, tiles),
@@ -67,40 +76,56 @@ def profile(tables: Any, data: jax.Array, tiles: program.Tiles, repeat: int = 5)
         lambda out: n + words.nbytes + 4 * n + n_pieces * (4 + 16 + _ROW + 4) + int(out[1].number) * 12,
         *(bpe, data, words, code),
     )
+    n_missed = int(missed.number)
+    state, kept, copies = run(
+        "sort out",
+        n_missed,
+        lambda b, w, s, m: program._sort_out(b, w, s, m, tiles),
+        lambda out: n_missed * (8 + 16 + 4 + 16 + 8),
+        *(bpe, words, state, missed),
+    )
+    n_kept = int(kept.total)
+    bytes_of = run(
+        "gather",
+        n_kept,
+        lambda d, k: gather(d, k.pieces, k.total, tiles.starts),
+        lambda out: 6 * n_kept,
+        *(data, kept),
+    )
     first = run(
         "starts",
-        n,
-        lambda b, d, c: starts(b, d, c == START, tiles.starts),
-        lambda out: n + n + sum(x.nbytes for x in jax.tree.leaves(out)),
-        *(bpe, data, code),
+        n_kept,
+        lambda b, g: starts(b, g.data, g.head, g.total, tiles.starts),
+        lambda out: 10 * n_kept,
+        *(bpe, bytes_of),
     )
-    slots = run("slots", n, live_slots, lambda out: 5 * n + out.place.nbytes, first, data)
-    state, classes, long, copies = run(
-        "sort out",
-        int(missed.number),
-        lambda b, w, s, m, c, k: program._sort_out(b, w, s, m, c, k, tiles),
-        lambda out: int(missed.number) * (8 + 16 + 4 + 16 + 8),
-        *(bpe, words, state, missed, claims, slots),
+    slots = run(
+        "slots", n_kept, lambda f, g: live_slots(f, g.total, tiles.starts), lambda out: 9 * n_kept, first, bytes_of
+    )
+    classes, long = run(
+        "classes",
+        int(kept.pieces.number),
+        lambda k, s: program._classes(k.pieces, s, tiles),
+        lambda out: int(kept.pieces.number) * 20,
+        *(kept, slots),
     )
     for size, lanes, pieces in zip(program._CLASSES, tiles.merges, classes, strict=True):
-        n_tokens = int(np.asarray(pieces.length)[: int(pieces.number)].sum())
+        n_tokens = int(np.asarray(pieces.columns[1])[: int(pieces.number)].sum())
         state = run(
             f"merges, up to {size} tokens",
             int(pieces.number),
-            lambda b, f, k, p, s, size=size, lanes=lanes: merge_pieces(
-                b, f, k, p.start, p.length, p.number, s, size, lanes
-            ),
+            lambda b, f, k, g, p, s, size=size, lanes=lanes: merge_pieces(b, f, k.place, g.source, p, s, size, lanes),
             # a start token's place, id and rank read, a token written, and about one more look-up
             lambda out, n_tokens=n_tokens, pieces=pieces: int(pieces.number) * 8 + n_tokens * (4 * 4 + _PAIR),
-            *(bpe, first, slots.place, pieces, state),
+            *(bpe, first, slots, bytes_of, pieces, state),
         )
-    n_bytes = int(np.asarray(long.length)[: int(long.number)].sum())
+    n_bytes = int(np.asarray(long.columns[1])[: int(long.number)].sum())
     state = run(
         "merges, longer",
         int(long.number),
         functools.partial(_longer, tiles),
         lambda out: int(long.number) * 8 + n_bytes * (4 + 4 + 4 + _PAIR),
-        *(bpe, data, first, long, state),
+        *(bpe, bytes_of, first, long, state),
     )
     state = run(
         "copies",
@@ -116,18 +141,17 @@ def profile(tables: Any, data: jax.Array, tiles: program.Tiles, repeat: int = 5)
         lambda out: 4 * n + int(out[2]) * (4 + 4 + 4 + 4),
         state,
     )
-    whole = jax.jit(program.encode, static_argnums=2)
+    options = device.compiler_options(jax.default_backend())
+    whole = jax.jit(program.encode, static_argnums=2, compiler_options=options)
     want, _, n_want = jax.block_until_ready(whole(tables, data, tiles))
     assert int(count) == int(n_want)
     assert np.array_equal(np.asarray(ids)[: int(count)], np.asarray(want)[: int(count)])
     return found, min(_seconds(lambda t, d: whole(t, d, tiles), (tables, data)) for _ in range(repeat))
 
 
-def _longer(
-    tiles: program.Tiles, bpe: Any, data: jax.Array, first: Any, long: program.Pieces, state: jax.Array
-) -> jax.Array:
+def _longer(tiles: program.Tiles, bpe: Any, bytes_of: Any, first: Any, long: Any, state: jax.Array) -> jax.Array:
     def merge(state: jax.Array) -> jax.Array:
-        return merge_long(bpe, data, first, long.start, long.length, long.number, state, tiles.flat, tiles.starts)
+        return merge_long(bpe, bytes_of, first, long, state, tiles.flat, tiles.starts)
 
     return jax.lax.cond(long.number > 0, merge, lambda state: state, state)
 

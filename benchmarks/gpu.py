@@ -113,7 +113,7 @@ def kernel_counts(engine: Any, capacities: list[int]) -> list[list[str]]:
     for capacity in capacities:
         tiles = device.tiles_for(capacity, engine.backend)
         data = jax.ShapeDtypeStruct((capacity,), jnp.uint8)
-        compiled = device._encode.lower(engine.tables, data, tiles, engine.backend != "cpu").compile()
+        compiled = device.jitted(engine.backend).lower(engine.tables, data, tiles, engine.backend != "cpu").compile()
         k, memory = kernels.count(compiled.as_text() or ""), compiled.memory_analysis()
         kinds = ", ".join(f"{n} {kind}" for kind, n in list(k.by_kind.items())[:5])
         temporary = f"{memory.temp_size_in_bytes / capacity:.0f}" if memory is not None else "-"
@@ -135,12 +135,12 @@ def merge_rounds(engine: Any, corpus: Corpus, capacity: int) -> list[list[str]]:
     for rounds in ROUNDS:
         tiles = device.tiles_for(capacity, engine.backend)._replace(rounds=rounds)
         begin = time.perf_counter()
-        out = jax.block_until_ready(device._encode(engine.tables, buffer, tiles, False))
+        out = jax.block_until_ready(device.jitted(engine.backend)(engine.tables, buffer, tiles, False))
         first = time.perf_counter() - begin
         times = []
         for _ in range(7):
             begin = time.perf_counter()
-            out = jax.block_until_ready(device._encode(engine.tables, buffer, tiles, False))
+            out = jax.block_until_ready(device.jitted(engine.backend)(engine.tables, buffer, tiles, False))
             times.append(time.perf_counter() - begin)
         ids = np.asarray(out[0])[: int(out[2])]
         want = ids if want is None else want

@@ -23,6 +23,7 @@ from toktier.bpe.starts import live_slots, starts
 from toktier.core import Tables
 from toktier.pretok import scan, store
 from toktier.pretok import twin as pretok_twin
+from toktier.rows import Rows
 
 CAPACITY = 1 << 14
 
@@ -145,9 +146,11 @@ def test_rounds_between_two_looks_change_nothing():
 
 @functools.partial(jax.jit, static_argnames=("rounds",))
 def _merged(bpe, data, start, length, count, rounds):
-    first = starts(bpe, data, jnp.concatenate([jnp.ones(1, bool), data[:-1] == 0xFF]), 1 << 11)
-    place, nothing = live_slots(first, data).place, jnp.zeros(data.shape[0], jnp.int32)
-    return merge_pieces(bpe, first, place, start, length, count, nothing, 16, 32, rounds)
+    size = data.shape[0]
+    first = starts(bpe, data, jnp.concatenate([jnp.ones(1, bool), data[:-1] == 0xFF]), size, size)
+    place, everywhere = live_slots(first, size, size).place, jnp.arange(size)
+    nothing = jnp.zeros(size, jnp.int32)
+    return merge_pieces(bpe, first, place, everywhere, Rows((start, length), count), nothing, 16, 32, rounds)
 
 
 # -- whole texts ------------------------------------------------------------------------------------------------------

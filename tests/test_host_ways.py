@@ -15,8 +15,8 @@ import tokenizers
 
 import toktier
 from toktier.bpe import tables, twin
+from toktier.bpe.segments import Segmenter
 from toktier.host import HostEngine, engine
-from toktier.host.segments import Segmenter
 from toktier.pretok.host_scan import piece_bounds
 
 FAMILIES = ["gpt2", "llama3", "deepseek_v3", "starcoder"]

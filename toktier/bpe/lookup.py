@@ -10,6 +10,7 @@ from jax import Array, lax
 
 from toktier.bands import band, padded
 from toktier.bpe import perfect_hash
+from toktier.bpe.segments import Segmenter
 from toktier.bpe.tables import WORD_BYTES, BpeTables
 from toktier.fence import fence
 
@@ -17,6 +18,8 @@ Table = Any  # a NumPy array until it is put on the device, a jax.Array from the
 
 ID_MASK = (1 << 20) - 1
 _FINAL = np.uint32(1 << 31)
+# of a token that no merges make: only a whole piece is it, and no part of one
+_ONLY_WHOLE, _ONLY_WHOLE_LONG = np.uint32(1 << 25), np.uint32(1 << 30)
 
 
 class HashTable(NamedTuple):
@@ -39,7 +42,8 @@ class LookupTables(NamedTuple):
 
     piece, chain, pair: see BpeTables; product: int32[R + 1], token made by each rank (R: no merge); length:
     int32[n_ids]; byte_token: int32[256]; byte_pair_rank: int32[65536]; char_block: int32[0x1100]; char_start:
-    int32[blocks * 256]; left_reach, right_reach: see BpeTables; orderly: bool[R + 1].
+    int32[blocks * 256]; left_reach, right_reach: see BpeTables; orderly: bool[R + 1]; joined: uint32[2**15] and
+    partial: uint32[2**11], the bits of a `Segmenter`.
     """
 
     piece: HashTable
@@ -54,6 +58,8 @@ class LookupTables(NamedTuple):
     left_reach: HashTable
     right_reach: HashTable
     orderly: Table
+    joined: Table
+    partial: Table
 
     @property
     def known(self) -> Array:
@@ -72,9 +78,15 @@ def lookup_tables(t: BpeTables) -> LookupTables:
     def rank(values: np.ndarray) -> np.ndarray:
         return np.where(values == len(t.product), none, values).astype(np.int32)
 
+    made = np.zeros(1 << 20, bool)
+    made[t.product] = made[t.byte_token[t.byte_token >= 0]] = True
+    pieces, chain = t.piece_rows.copy(), t.chain_rows.copy()
+    pieces[~made[pieces[:, 4] & ID_MASK], 4] |= _ONLY_WHOLE
+    chain[(chain[:, 6] >= _FINAL) & ~made[chain[:, 6] & ID_MASK], 6] |= _ONLY_WHOLE_LONG
+    segmenter = Segmenter(t, whole=True)
     return LookupTables(
-        table(t.piece_hash, t.piece_rows),
-        table(t.chain_hash, t.chain_rows),
+        table(t.piece_hash, pieces),
+        table(t.chain_hash, chain),
         table(t.pair_hash, t.pair_rows),
         padded(t.product.astype(np.int32), -1, ranks),
         padded(t.token_length.astype(np.int32), 0, ids),
@@ -85,7 +97,13 @@ def lookup_tables(t: BpeTables) -> LookupTables:
         table(t.left_reach_hash, t.left_reach_rows),
         table(t.right_reach_hash, t.right_reach_rows),
         padded(t.orderly.astype(bool), False, ranks),
+        _bits(segmenter.joined),
+        _bits(segmenter.partial),
     )
+
+
+def _bits(flags: np.ndarray) -> np.ndarray:
+    return np.packbits(flags, bitorder="little").view("<u4").astype(np.uint32)
 
 
 def aligned_words(data: Array) -> Array:
@@ -108,22 +126,22 @@ def words_at(words: Array, start: Array, length: Array) -> tuple[Array, ...]:
     return tuple(out)
 
 
-def find_piece(t: LookupTables, words: tuple[Array, ...], length: Array) -> tuple[Array, Array]:
-    """Whole-piece look-up of pieces of 1 to 16 bytes: (int32 id, bool found)."""
+def find_piece(t: LookupTables, words: tuple[Array, ...], length: Array, part: Array) -> tuple[Array, Array]:
+    """Whole-piece look-up of pieces of 1 to 16 bytes: (int32 id, bool found); `part`: it is no whole piece."""
     table = t.piece
     row = fence(t.known, table.row_of((*words, length.astype(jnp.uint32))))
     last = table.rows[row, 4]
-    same = (last >> 20) == length.astype(jnp.uint32)
+    same = (last >> 20 & 31) == length.astype(jnp.uint32)
     for k in range(4):
         same &= table.rows[row, k] == words[k]
-    return (last & ID_MASK).astype(jnp.int32), same
+    return (last & ID_MASK).astype(jnp.int32), same & ~(part & (last & _ONLY_WHOLE != 0))
 
 
-def find_long_piece(table: HashTable, words: Array, start: Array, length: Array) -> tuple[Array, Array]:
+def find_long_piece(table: HashTable, words: Array, start: Array, length: Array, part: Array) -> tuple[Array, Array]:
     """Whole-piece look-up of pieces longer than 16 bytes, 16 bytes a step; dead ends stop early.
 
     Args:
-      words: of `aligned_words`; start, length: int32[k] (length 0: not asked).
+      words: of `aligned_words`; start, length: int32[k] (length 0: not asked); part: bool[k], it is no whole piece.
     """
 
     def unsettled(carry):
@@ -140,8 +158,8 @@ def find_long_piece(table: HashTable, words: Array, start: Array, length: Array)
         for k in range(4):
             same &= table.rows[row, k + 1] == chunk[k]
         value = table.rows[row, 6]
-        found = alive & same
-        token = jnp.where(found & final, (value & ~_FINAL).astype(jnp.int32), token)
+        found = alive & same & ~(final & part & (value & _ONLY_WHOLE_LONG != 0))
+        token = jnp.where(found & final, (value & ID_MASK).astype(jnp.int32), token)
         return jnp.where(found, value, state), at + WORD_BYTES, token, found & ~final
 
     zero = jnp.zeros_like(start)

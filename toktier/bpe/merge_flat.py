@@ -20,10 +20,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from toktier.bpe.gathered import Gathered
 from toktier.bpe.lookup import LookupTables, pair_rank, reach
 from toktier.bpe.starts import Starts
 from toktier.compact import append, positions, ranks
 from toktier.fence import fence
+from toktier.rows import Rows, tiles_of
 
 _REACH = 16  # how many neighbours a certificate may lean on; at 3, a megabyte of random letters took minutes
 _HALO = 24  # tokens read beyond a tile on either side: the reach and the next pair
@@ -48,11 +50,9 @@ class Flat(NamedTuple):
 
 def merge_long(
     t: LookupTables,
-    data: Array,
+    bytes_of: Gathered,
     first: Starts,
-    start: Array,
-    length: Array,
-    count: Array,
+    pieces: Rows,
     found: Array,
     tile: int,
     wide: int,
@@ -60,15 +60,16 @@ def merge_long(
     """BPE of long pieces.
 
     Args:
-      data: uint8[N]; first: its start tokens.
-      start, length: int32[k] of the pieces, of which the first `count` are valid.
-      found: int32[N], id + 1 at the first byte of every token known so far.
-      tile: elements a step of the rounds; wide: bytes a step of collecting the pieces (divides N).
+      bytes_of: a buffer; first: its start tokens.
+      pieces: where each begins in the buffer, and its bytes.
+      found: int32 for each byte of the text, id + 1 at the first byte of every token known so far.
+      tile: elements a step of the rounds; wide: bytes a step of collecting the pieces.
 
     Returns:
       `found` with the tokens of these pieces.
     """
-    flat, total = _flatten(data, first.token, start, length, count, wide)
+    (start, length), count = pieces
+    flat, total = _flatten(bytes_of, first.token, start, length, count, wide)
 
     def unfinished(carry):
         return carry[3]
@@ -88,17 +89,19 @@ def merge_long(
     def write(k, found):
         block = Flat(*(lax.dynamic_slice(x, (_HALO + k * tile,), (tile,)) for x in flat))
         use = (block.token >= 0) & (k * tile + jnp.arange(tile) < total)
-        at = jnp.where(use, block.place, found.shape[0])
+        at = jnp.where(use, bytes_of.source[jnp.where(use, block.place, 0)], found.shape[0])
         return found.at[at].set(block.token + 1, mode="drop", unique_indices=True)
 
     return lax.fori_loop(0, -(-total // tile), write, found)
 
 
-def _flatten(data: Array, tokens: Array, start: Array, length: Array, count: Array, tile: int) -> tuple[Flat, Array]:
+def _flatten(
+    bytes_of: Gathered, tokens: Array, start: Array, length: Array, count: Array, tile: int
+) -> tuple[Flat, Array]:
     """The pieces' start tokens one behind the other, and how many elements there are."""
     n = tokens.shape[0]
     valid = jnp.arange(start.shape[0]) < count
-    wider = jnp.pad(data, (1, 0))
+    wider = jnp.pad(bytes_of.data, (1, 0))
     heads = jnp.zeros(n, jnp.int8).at[jnp.where(valid, start, n)].set(1, mode="drop")
     tails = jnp.zeros(n, jnp.int8).at[jnp.where(valid, start + length, n)].set(1, mode="drop")
     block = tile + tile // 32  # separators come on top of the tokens: at most one in 129 bytes
@@ -111,7 +114,7 @@ def _flatten(data: Array, tokens: Array, start: Array, length: Array, count: Arr
         byte = lax.dynamic_slice(wider, (k * tile,), (tile + 1,)).astype(jnp.int32)
 
         def gather(flat, total, piece):
-            inside = depth + lax.associative_scan(jnp.add, head.astype(jnp.int32) - tail) > 0
+            inside = depth + jnp.cumsum(head.astype(jnp.int32) - tail) > 0
             alive, first = inside & (token >= 0), head > 0
             heads_before, heads_here = ranks(first)
             tokens_before, tokens_here = ranks(alive)
@@ -134,7 +137,7 @@ def _flatten(data: Array, tokens: Array, start: Array, length: Array, count: Arr
         return flat, total, piece, depth + (head.astype(jnp.int32) - tail).sum()
 
     zero = jnp.int32(0)
-    flat, total, _, _ = lax.fori_loop(0, n // tile, step, (flat, zero, zero, zero))
+    flat, total, _, _ = lax.fori_loop(0, tiles_of(bytes_of.total, tile), step, (flat, zero, zero, zero))
     return flat, total + 1
 
 
@@ -226,7 +229,7 @@ def _picks(t, w: Flat, at: Array, lowest, strict, first, chain: Array, tile: int
     new_run = rank != before
     begin = jnp.where(new_run & (at >= 0), at, 0)
     inherited = jnp.concatenate([jnp.maximum(begin[_HALO : _HALO + 1], chain), begin[_HALO + 1 :]])
-    run = jnp.concatenate([begin[:_HALO], lax.associative_scan(jnp.maximum, inherited)])
+    run = jnp.concatenate([begin[:_HALO], lax.cummax(inherited)])
     is_low = merges & (rank == low)
     even = ((at - run) & 1) == 0
     certain = is_low & jnp.where(one_at_a_time, at == first[w.piece], even)

@@ -18,6 +18,7 @@ from toktier.bpe.lookup import LookupTables, pair_rank
 from toktier.bpe.starts import Starts
 from toktier.compact import ranks
 from toktier.fence import fence
+from toktier.rows import Rows
 
 _SLOT_BITS = 7  # pieces of up to 128 start tokens; a rank has 20 bits
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
@@ -33,7 +34,7 @@ class Tile(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """The tile, the byte where each slot begins (int32[L, P]), and slots of each lane's piece (int32[P], 0: none)."""
+    """The tile; the byte of the text where each slot begins, int32[L, P]; slots of each lane's piece, int32[P]."""
 
     tile: Tile
     place: Array
@@ -44,9 +45,8 @@ def merge_pieces(
     t: LookupTables,
     first: Starts,
     place: Array,
-    start: Array,
-    length: Array,
-    count: Array,
+    source: Array,
+    pieces: Rows,
     found: Array,
     slots: int,
     lanes: int,
@@ -54,14 +54,14 @@ def merge_pieces(
 ) -> Array:
     """BPE of pieces of at most `slots` start tokens, `lanes` at a time.
 
-    A lane that is done waits for the others until half of them are; then all of those write out what they have and take
-    the next pieces.  So the few pieces that need many merges do not hold up the rest.
+    A lane that is done waits for the others until three in four of them are; then all of those write out what they
+    have and take the next pieces.  So the few pieces that need many merges do not hold up the rest.
 
     Args:
-      first, place: start tokens of the buffer, and where each live one stands (`live_slots`).
-      start, length: int32[k + lanes], number of each piece's first start token and how many it has; the first `count`
-        are valid.
-      found: int32[N], id + 1 at the first byte of every token known so far.
+      first, place: start tokens of a buffer, and where each live one stands there (`live_slots`).
+      source: int32[N], where each byte of the buffer stands in the text.
+      pieces: number of each piece's first start token and how many it has, with room for `lanes` more.
+      found: int32 for each byte of the text, id + 1 at the first byte of every token known so far.
       slots: at most 128; lanes: a multiple of 32.  Both static.
       rounds: that are run between two looks at who is done.  Static.  A GPU pays for a look as for a few rounds; from
         `slots - 1` on, which is the most that a piece can need, the rounds are straight-line code without any.
@@ -69,6 +69,8 @@ def merge_pieces(
     Returns:
       `found` with the tokens of these pieces.
     """
+
+    count = pieces.number
 
     def work_left(carry):
         state, taken, _ = carry
@@ -78,8 +80,8 @@ def merge_pieces(
         state, taken, found = carry
         idle = _lowest(state.tile.key) == _DONE
         found = _write(state, idle, found)
-        state, taken = _load(t, first, place, start, length, count, state, idle, taken)
-        least = jnp.where(taken < count, lanes // 2, 0)
+        state, taken = _load(t, first, place, source, pieces, state, idle, taken)
+        least = jnp.where(taken < count, lanes // 4, 0)
 
         def enough_busy(tile):
             return jnp.sum(_lowest(tile[1]) != _DONE, dtype=jnp.int32) > least
@@ -108,8 +110,9 @@ def _write(state: Lanes, idle: Array, found: Array) -> Array:
     return found.at[at.reshape(-1)].set(state.tile.token.reshape(-1) + 1, mode="drop", unique_indices=True)
 
 
-def _load(t, first: Starts, place, start, length, count, state: Lanes, idle, taken) -> tuple[Lanes, Array]:
+def _load(t, first: Starts, place, source, pieces: Rows, state: Lanes, idle, taken) -> tuple[Lanes, Array]:
     """The next pieces for the lanes that are done."""
+    (start, length), count = pieces
     before, wanted = fence(t.known, ranks(idle))
     index = taken + before
     fresh = idle & (index < count)
@@ -127,7 +130,7 @@ def _load(t, first: Starts, place, start, length, count, state: Lanes, idle, tak
         jnp.where(fresh, key, old.key),
         jnp.where(fresh, _pack(inside), old.alive),
     )
-    return Lanes(tile, jnp.where(fresh, where, state.place), size), jnp.minimum(taken + wanted, count)
+    return Lanes(tile, jnp.where(fresh, source[where], state.place), size), jnp.minimum(taken + wanted, count)
 
 
 def _key(t: LookupTables, rank: Array, slot: Array) -> Array:
@@ -156,6 +159,7 @@ def _round(t: LookupTables, tile: Tile) -> Tile:
     after, has_after = _next(tile.alive, at)
     behind, has_behind = _next(tile.alive, after)
     before, has_before = _previous(tile.alive, at)
+    at, after, behind, before, busy = fence(t.known, (at, after, behind, before, busy))
     lanes = jnp.arange(at.shape[0], dtype=jnp.int32)
     flat = tile.token.reshape(-1)
     width = at.shape[0]
@@ -167,10 +171,10 @@ def _round(t: LookupTables, tile: Tile) -> Tile:
         jnp.stack([merged, right]),
         jnp.stack([busy & has_before, busy & has_after & has_behind]),
     )
+    left_key, own_key, merged = fence(t.known, (_key(t, rank[0], before), _key(t, rank[1], at), merged))
     slot = jnp.arange(tile.token.shape[0], dtype=jnp.int32)[:, None]
     here, gone, side = busy & (slot == at), busy & (slot == after), busy & has_before & (slot == before)
-    key = jnp.where(here, _key(t, rank[1], at), tile.key)
-    key = jnp.where(side, _key(t, rank[0], before), jnp.where(gone, _DONE, key))
+    key = jnp.where(side, left_key, jnp.where(gone, _DONE, jnp.where(here, own_key, tile.key)))
     words = jnp.arange(tile.alive.shape[0], dtype=jnp.int32)[:, None]
     dies = jnp.where(busy & (after >> 5 == words), jnp.uint32(1) << (after & 31).astype(jnp.uint32), jnp.uint32(0))
     return Tile(jnp.where(here, merged, tile.token), key, tile.alive & ~dies)

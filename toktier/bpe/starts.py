@@ -15,6 +15,7 @@ from toktier.bpe.char_start import AFTER_ASCII, AFTER_MULTI, AT_HEAD, TOKEN_MASK
 from toktier.bpe.lookup import LookupTables, pair_rank
 from toktier.compact import packed, positions_of, rank_at
 from toktier.fence import fence
+from toktier.rows import tiles_of
 
 _MARGIN = 8  # bytes read beyond a tile: a character before it, and behind it the next token's whole character
 
@@ -44,19 +45,38 @@ class Slots(NamedTuple):
         return rank_at(self.words, self.before, byte)
 
 
-def live_slots(first: Starts, data: Array) -> Slots:
-    """Numbers the live slots; a boundary counts as one, so that nothing has to move in plain ASCII."""
-    words, before, count = packed((first.token >= 0) | (data == 0xFF))
-    n = data.shape[0]
-    place = lax.cond(count == n, lambda w, b: jnp.arange(n, dtype=jnp.int32), positions_of, words, before)
+def live_slots(first: Starts, total: Array, tile: int) -> Slots:
+    """Numbers the live slots among the first `total` bytes; in plain ASCII, where all are, nothing has to move.
+
+    `tile`: bytes a step (static, a multiple of 32 that divides N).
+    """
+    n = first.token.shape[0]
+
+    def step(k, carry):
+        words, before, count = carry
+        token = lax.dynamic_slice(first.token, (k * tile,), (tile,))
+        some, ahead, here = packed((token >= 0) & (k * tile + jnp.arange(tile) < total))
+        at = (k * (tile // 32),)
+        words = lax.dynamic_update_slice(words, some, at)
+        return words, lax.dynamic_update_slice(before, ahead + count, at), count + here
+
+    carry = (jnp.zeros(n // 32, jnp.uint32), jnp.zeros(n // 32, jnp.int32), jnp.int32(0))
+    words, before, count = lax.fori_loop(0, tiles_of(total, tile), step, carry)
+    place = lax.cond(
+        count == total,
+        lambda w, b: jnp.arange(n, dtype=jnp.int32),
+        lambda w, b: positions_of(w, b, tiles_of(total, 32)),
+        words,
+        before,
+    )
     return Slots(place, words, before)
 
 
-def starts(t: LookupTables, data: Array, head: Array, tile: int) -> Starts:
-    """Start tokens of all bytes.
+def starts(t: LookupTables, data: Array, head: Array, total: Array, tile: int) -> Starts:
+    """Start tokens of the first `total` bytes.
 
     Args:
-      data: uint8[N]; head: bool[N], a piece starts here; tile: bytes a step (static, divides N).
+      data: uint8[N]; head: bool[N], a piece starts here; total: int32; tile: bytes a step (static, divides N).
     """
     n = data.shape[0]
     padded = jnp.pad(data, (_MARGIN, _MARGIN), constant_values=255)
@@ -85,7 +105,7 @@ def starts(t: LookupTables, data: Array, head: Array, tile: int) -> Starts:
         return tuple(lax.dynamic_update_slice(x, y, (k * tile,)) for x, y in zip(carry, block, strict=True))
 
     empty = jnp.zeros(n, jnp.int32)
-    return Starts(*lax.fori_loop(0, n // tile, step, (empty, empty)))
+    return Starts(*lax.fori_loop(0, tiles_of(total, tile), step, (empty, empty)))
 
 
 def _start_tokens(t: LookupTables, byte: Array, head: Array) -> tuple[Array, Array]:

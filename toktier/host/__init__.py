@@ -1,10 +1,10 @@
 """The host engine: NumPy and dictionaries over the same tables as the device program.
 
 engine.py   what is asked when, ids and ends
-units.py    a buffer cut where certified, so that what was seen before is looked up at once
-shapes.py   where the pieces of a unit begin, remembered by its symbols
-cache.py    ids of units, pieces and segments seen before, bounded
-segments.py pieces cut where no token lies across
+seamed.py   a short text in one pass of tiktoken's loop, pieces and merges
+compiled.py the pieces of a text in one call of that loop
+bulk.py     those of a long text, where many were met before
+cache.py    ids of pieces and segments seen before, bounded
 whole.py    pieces that are a token, many at a time
 short.py    merges of one piece: a list for a short one, a heap for a long one
 long.py     very long pieces in parts, put together at their seams

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from toktier.bpe.segments import segmenter_of
 from toktier.bpe.tables import BpeTables
 from toktier.host.compiled import CompiledMerger, takes
-from toktier.host.segments import segmenter_of
 
 _KEY = 16  # bytes of a piece that can be a key
 _SLOTS = 18  # bits of a slot

@@ -22,6 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from toktier import chunks
+from toktier.bpe.segments import segmenter_of
 from toktier.bpe.tables import BpeTables
 from toktier.cores import side_by_side
 from toktier.encoded import Encoded
@@ -30,7 +31,6 @@ from toktier.host.cache import ENTRIES, PieceCache
 from toktier.host.compiled import CompiledMerger, all_fit, effective_ranks, fits
 from toktier.host.rounds import RoundMerger
 from toktier.host.seamed import SeamedMerger
-from toktier.host.segments import segmenter_of
 from toktier.host.short import PieceMerger
 from toktier.host.whole import NONE, find_whole
 from toktier.pretok import seamed

@@ -4,13 +4,15 @@ The state before a byte is the product of the transition maps of all bytes befor
 (15 to 203 elements), so "all prefixes at once" is a scan over element numbers with one table look-up a step
 (Hillis and Steele; Ladner and Fischer).  Two ways of scanning with the same result:
 
-* blocks (CPU): the text is cut into lanes, each lane is multiplied up, the lanes' products are scanned, and the lanes
-  run once more from their true entry states.  Two look-ups a byte and direction.
+* blocks (CPU): the text is cut into lanes, and the lanes run from their entry states.  These are what the last bytes of
+  the lane before lead to, where those lead to one state from every other; else each lane is multiplied up, and the
+  lanes' products are scanned.  One look-up a byte and direction, or two.
 * tree (GPU): `lax.associative_scan`, about 2 log2 N wide steps.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -18,11 +20,14 @@ import numpy as np
 from jax import Array, lax
 
 from toktier.bands import band, padded
+from toktier.compact import positions
 from toktier.pretok.tables import DROPPED, START, PretokTables
 
 Table = Any  # a NumPy array until it is put on the device, a jax.Array from then on
 
 BOUNDARY_BYTE = 0xFF
+_FEW = 1024  # characters of several bytes that are looked up at a time, where there are few
+_NEAR = 32  # bytes that mostly tell a state
 _LANE = 256  # bytes a lane; 64 and 128 cost more in transposing, an unrolled loop costs twice (repeated look-ups)
 
 
@@ -30,13 +35,14 @@ class Direction(NamedTuple):
     """One automaton.
 
     element: of each symbol [S+2]; product: of two elements [M, M]; times: element then symbol [M, S+2]; state: of each
-    element from 0 [M]; next: [Q, S+2].
+    element from 0 [M]; constant: does an element lead there from every state [M]; next: [Q, S+2].
     """
 
     element: Table
     product: Table
     times: Table
     state: Table
+    constant: Table
     next: Table
 
 
@@ -80,8 +86,9 @@ def scan_tables(tables: PretokTables) -> ScanTables:
         follow[: len(step), :s] = step
         follow[:, boundary] = 0
         state = padded(elements[:, 0].astype(np.uint8), 0, count)
+        constant = padded((elements == elements[:, :1]).all(1), False, count)
         product = padded(product, 0, count, count)
-        return Direction(element, product, product[:, element], state, follow)
+        return Direction(element, product, product[:, element], state, constant, follow)
 
     blocks = band(len(tables.symbol) // 256, 512)
     return ScanTables(
@@ -99,7 +106,12 @@ def code_points(data: Array) -> Array:
     """int32[N]: the code point that starts at each byte; meaningless at continuation bytes and at boundaries."""
     b = data.astype(jnp.int32)
     padded = jnp.pad(b, (0, 3))
-    b1, b2, b3 = padded[1:-2] & 63, padded[2:-1] & 63, padded[3:] & 63
+    return _point(b, padded[1:-2], padded[2:-1], padded[3:])
+
+
+def _point(b: Array, b1: Array, b2: Array, b3: Array) -> Array:
+    """int32: the code point of four bytes, int32 each, of which those that it does not need are not looked at."""
+    b1, b2, b3 = b1 & 63, b2 & 63, b3 & 63
     two = (b & 31) << 6 | b1
     three = (b & 15) << 12 | b1 << 6 | b2
     four = (b & 7) << 18 | b1 << 12 | b2 << 6 | b3
@@ -108,18 +120,37 @@ def code_points(data: Array) -> Array:
 
 def symbols(t: ScanTables, data: Array) -> Array:
     """uint8[N]: symbol of the character that starts at each byte, S at continuation bytes, S + 1 at boundaries."""
-    multibyte = (data >= 0x80) & (data != BOUNDARY_BYTE)
+    leads = (data >= 0xC0) & (data != BOUNDARY_BYTE)
+    plain = t.ascii_symbol[data.astype(jnp.int32)]
 
-    def any_script(data):
-        point = jnp.minimum(code_points(data), 0x10FFFF)
-        found = t.symbol[t.block[point >> 8] * 256 + (point & 255)]
-        plain = t.ascii_symbol[data.astype(jnp.int32)]
-        return jnp.where((data >= 0xC0) & (data != BOUNDARY_BYTE), found, plain)
+    def of_points(point):
+        point = jnp.minimum(point, 0x10FFFF)
+        return t.symbol[t.block[point >> 8] * 256 + (point & 255)]
 
-    def ascii_only(data):
-        return t.ascii_symbol[data.astype(jnp.int32)]
+    def everywhere(leads, plain):
+        return jnp.where(leads, of_points(code_points(data)), plain)
 
-    return lax.cond(jnp.any(multibyte), any_script, ascii_only, data)
+    def where_needed(leads, plain):
+        """In English and code one byte in a hundred begins such a character."""
+        n, tile = data.shape[0], math.gcd(data.shape[0], _FEW)
+        place, count = positions(leads)
+        padded = jnp.pad(data, (0, 3))
+
+        def step(k, plain):
+            at = lax.dynamic_slice(place, (k * tile,), (tile,))
+            byte, *rest = (padded[at + j].astype(jnp.int32) for j in range(4))
+            valid = k * tile + jnp.arange(tile) < count
+            return plain.at[jnp.where(valid, at, n)].set(of_points(_point(byte, *rest)), mode="drop")
+
+        return lax.fori_loop(0, (count + (tile - 1)) // tile, step, plain)
+
+    def by_share(leads, plain):
+        many = jnp.sum(leads, dtype=jnp.int32) > data.shape[0] >> 4
+        return lax.cond(many, everywhere, where_needed, leads, plain)
+
+    if data.shape[0] % 32:
+        return everywhere(leads, plain)
+    return lax.platform_dependent(leads, plain, cpu=by_share, default=everywhere)
 
 
 def marks(t: ScanTables, data: Array) -> Array:
@@ -171,9 +202,15 @@ def _by_blocks(t: ScanTables, symbol: Array) -> Array:
         def multiply(element, s):
             return d.times.reshape(-1)[element.astype(jnp.int32) * width + s], None
 
-        total, _ = lax.scan(multiply, start, lanes, reverse=reverse)
-        total = lax.associative_scan(lambda a, b: _product(d, a, b), total, reverse=reverse)
-        state = d.state[total.astype(jnp.int32)]
+        def all_before(_):
+            total, _ = lax.scan(multiply, start, lanes, reverse=reverse)
+            total = lax.associative_scan(lambda a, b: _product(d, a, b), total, reverse=reverse)
+            return d.state[total.astype(jnp.int32)]
+
+        # mostly a few bytes tell the state behind them, whatever it was in front of them
+        near, _ = lax.scan(multiply, start, lanes[:_NEAR] if reverse else lanes[-_NEAR:], reverse=reverse)
+        index = near.astype(jnp.int32)
+        state = lax.cond(jnp.all(d.constant[index]), lambda index: d.state[index], all_before, index)
         zero = jnp.zeros(1, jnp.uint8)
         return jnp.concatenate([state[1:], zero]) if reverse else jnp.concatenate([zero, state[:-1]])
 

@@ -13,11 +13,13 @@ last byte of the one and the first byte of the other.
 from __future__ import annotations
 
 import weakref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from toktier.bpe.tables import BpeTables
+
+Array = Any
 
 _BITS = 20
 _MULTIPLIER = np.uint32(0x9E3779B1)  # odd; spreads the first character's number over the word
@@ -34,13 +36,24 @@ class _Characters(NamedTuple):
 
 
 class Segmenter:
-    """Cuts pieces where no token lies across.  Immutable; made when first needed, in 10 to 20 ms."""
+    """Cuts pieces where no token lies across.  Immutable; made when first needed, in 10 to 20 ms.
 
-    def __init__(self, tables: BpeTables) -> None:
-        self._bits = np.zeros(1 << _BITS, bool)
-        self._partial = np.zeros(1 << 16, bool)
+    Args:
+      tables: the vocabulary.
+      whole: also leave alone what is a token only as a whole piece, which no merges make.
+
+    Attributes:
+      joined: bool[2**20], by `hash_pair` of two characters: may a token lie across?
+      partial: bool[65536], the same by the bytes on both sides, byte before << 8 | byte behind.
+    """
+
+    def __init__(self, tables: BpeTables, whole: bool = False) -> None:
+        self.joined = np.zeros(1 << _BITS, bool)
+        self.partial = np.zeros(1 << 16, bool)
         chosen = np.zeros(tables.n_ids, bool)
         chosen[tables.product] = True
+        if whole:
+            chosen |= tables.whole
         sizes = np.diff(tables.token_offsets)
         # a place between two ASCII characters is never cut, which leaves a quarter of a vocabulary to look at
         wide = np.append(0, np.cumsum(tables.token_blob >= 0x80))
@@ -52,13 +65,13 @@ class Segmenter:
         inner[0] = inner[stop] = False
         blob_at = np.repeat(tables.token_offsets[:-1][chosen] - (stop - sizes), sizes) + np.flatnonzero(inner)
         data[inner] = tables.token_blob[blob_at]
-        at, point, whole = _characters(data)
+        at, point, complete = _characters(data)
         first, second = at[:-1], at[1:]
         # places inside a token where a character begins
         inside = (data[second] != _BOUNDARY) & ((data[first] != _BOUNDARY) | (second - first > 1))
-        both = inside & whole[:-1] & whole[1:]
-        self._bits[_hash(point[:-1][both], point[1:][both])] = True
-        self._partial[_bytes_beside(data, second[inside & ~both])] = True
+        both = inside & complete[:-1] & complete[1:]
+        self.joined[hash_pair(point[:-1][both], point[1:][both])] = True
+        self.partial[_bytes_beside(data, second[inside & ~both])] = True
 
     def places(self, data: np.ndarray) -> np.ndarray:
         """int64: the offsets in a text, uint8[n], across which no token lies."""
@@ -68,9 +81,9 @@ class Segmenter:
     def _apart(self, data: np.ndarray, characters: _Characters) -> np.ndarray:
         """bool, for each character but the first: does no token lie across its beginning?"""
         at, point, whole = characters
-        apart = whole[:-1] & whole[1:] & ~self._bits[_hash(point[:-1], point[1:])]
+        apart = whole[:-1] & whole[1:] & ~self.joined[hash_pair(point[:-1], point[1:])]
         apart &= (point[:-1] | point[1:]) >= 0x80
-        apart &= ~self._partial[_bytes_beside(data, at[1:])]
+        apart &= ~self.partial[_bytes_beside(data, at[1:])]
         return apart
 
     def split(self, pieces: list[bytes]) -> tuple[list[bytes], list[int]]:
@@ -130,5 +143,6 @@ def _bytes_beside(data: np.ndarray, at: np.ndarray) -> np.ndarray:
     return data[at - 1].astype(np.intp) << 8 | data[at]
 
 
-def _hash(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return ((a * _MULTIPLIER ^ b) * _MULTIPLIER >> _TOP).astype(np.intp)
+def hash_pair(a: Array, b: Array) -> Array:
+    """uint32: where two characters, uint32 code points of NumPy or traced ones, have their bit."""
+    return (a * _MULTIPLIER ^ b) * _MULTIPLIER >> _TOP
