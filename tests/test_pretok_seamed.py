@@ -77,6 +77,87 @@ def test_only_what_was_proven_is_used():
         assert seamed.derive(pattern, 5) is None
 
 
+def test_rules_whose_seams_hide_what_the_other_looks_for_are_refused():
+    """`s|t|a+|[st]+(?!a)|[ds]+(?![ta])|...`: in "dsta" the seam of the one stands in front of the other's t."""
+    d, s, t, a = (frozenset({k}) for k in range(4))
+
+    def pattern(*behind):
+        runs = (s | t, d | s)
+        leaves = [f"{written.class_of(r)}+(?!{written.class_of(b)})" for r, b in zip(runs, behind, strict=True)]
+        return "|".join([*map(written.class_of, (s, t)), *leaves, written.class_of(d | a)])
+
+    assert seamed.derive(pattern(a, t | a), 5) is None
+    assert len(seamed.derive(pattern(a, a), 5).rules) == 2
+
+
+def test_a_pattern_with_empty_matches_is_not_proven():
+    """`re` tries again behind an empty match, Rust's engine goes on; and one at the end of a text is no piece."""
+    tables, _ = tables_of("gpt2")
+    pattern = f"{tables.written}|{written.class_of(frozenset({0}))}*"
+    assert written.counterexamples(pattern, tables, bimachine(tables), Plan(0, 0, 0))
+
+
+@pytest.mark.parametrize("few", [seamed._FEW, 0x110000])
+def test_a_run_may_hold_any_character(few, monkeypatch):
+    """A backslash means something where `re` reads what to put in.  With pairs, and with one pattern for all."""
+    monkeypatch.setattr(seamed, "_FEW", few)
+    tables, _ = tables_of("gpt2")
+    symbol = written.labels(tables, 128)
+    run, behind = (frozenset(symbol[list(text)].tolist()) for text in (b"\\,", b"bcd"))
+    text_of = seamed.SeamedText(seamed.Seamed(tables.written, (seamed.Rule(run, behind),)), tables)
+    for text, want in ((r"a,\b", "a,\0\\b"), (r"a\\b", "a\\\0\\b"), (r"a\,b\n", "a\\\0,b\\n"), (r"\,1", r"\,1")):
+        assert text_of.sew(text) == want
+    many = "!%&*+-/:;<=>?@\\^_`|~,."  # so many that all pairs would be too many patterns
+    assert text_of.sew(f"{many}b") == f"{many[:-1]}\0.b"
+    assert len(text_of._subs) <= 1 + seamed._PAIRED**2
+
+
+def test_one_pattern_does_for_a_run_of_many_characters():
+    tables, _ = tables_of("deepseek_v3")
+    sewn = seamed.proven(tables)
+    assert sewn is not None
+    text_of = seamed.SeamedText(sewn, tables)
+    private = "".join(map(chr, range(0xF000, 0xF200)))
+    assert text_of.sew(private + "a" + private) in (private + "a" + private, f"{private[:-1]}\0{private[-1]}a{private}")
+    assert len(text_of._subs) <= 1
+    pieces_of = seamed._pieces(sewn)
+    symbols = "".join(map(chr, 0xE000 + written.labels(tables, 0x10000)[list(map(ord, private + "a"))]))
+    assert ("\0" in text_of.sew(private + "a")) == (len(pieces_of(symbols)) > 1)
+
+
+def test_a_pattern_too_large_for_its_engine_is_left_out(monkeypatch):
+    from toktier.host import engine as host
+
+    class Large(seamed.SeamedText):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.pattern = r"(?:\p{L}{1,1000}){1,1000}"
+
+    monkeypatch.setattr(host, "SeamedText", Large)
+    tok = toktier.load("o200k_base")
+    engine = HostEngine(tok.core.tables)
+    engine.warmup()
+    assert engine._seamed is None
+    assert engine.encode_buffer(b"some words").ids.tolist() == tok.encode("some words").tolist()
+
+
+def test_tokens_with_the_seam_in_them_are_not_taken_for_a_difference():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    hf = Tokenizer(models.BPE())
+    hf.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    hf.decoder = decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=letters, show_progress=False)
+    hf.train_from_iterator(["a \0\0b  \0 the  \0\0", "the the \0\0b"] * 9, trainer)
+    tok = toktier.load(hf)
+    assert any(b"\0" in tok.token_bytes(t) and len(tok.token_bytes(t)) > 1 for t in range(tok.vocab_size))
+    tok.core.host.warmup()
+    assert tok.core.host._seamed.usable
+    for text in ("a  the", "a \0\0the  \0b", "  the"):
+        assert tok.encode(text, engine="host").tolist() == hf.encode(text).ids
+
+
 @pytest.mark.parametrize("source", ["gpt2", "deepseek_v3", "o200k_base", "cl100k_base"])
 def test_a_host_engine_gives_the_same_ids_with_and_without(source, corpus):
     tok = toktier.load(source if source.endswith("base") else small.tokenizer(source))

@@ -13,6 +13,7 @@ or the text is longer, its pieces are found by a pattern for `re` if it is short
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from array import array
@@ -280,7 +281,8 @@ class HostEngine:
             if self._ascii_pieces is not None:
                 self._pieces = spelled(self._pretok.written, self._pretok).findall
                 if sewn := seamed.proven(self._pretok):
-                    self._seamed = SeamedMerger(ranks, SeamedText(sewn, self._pretok), merger, self._words)
+                    with contextlib.suppress(ValueError):  # a pattern may be larger than its engine takes
+                        self._seamed = SeamedMerger(ranks, SeamedText(sewn, self._pretok), merger, self._words)
             self._compiled = merger
         finally:
             self._making.release()

@@ -38,7 +38,7 @@ class SeamedMerger:
         self._text, self._merger, self._pieces = text, merger, pieces
         self._packed = merger.packed()  # one look for all that is asked of a token: each costs a miss of the cache
         self._until = WATCHED
-        some = b"".join([t for t in ranks if t.isascii() and t != b"\0"][:: len(ranks) >> 8 or 1])
+        some = b"".join([t for t in ranks if t.isascii() and b"\0" not in t][:: len(ranks) >> 8 or 1])
         self.usable = merger.longest < 1 << 16 and self._agrees(some, self._found(some)[0])
 
     def encode(self, data: bytes) -> tuple[np.ndarray, np.ndarray] | None:

@@ -14,6 +14,7 @@ three bytes a character, whose classes make an automaton outgrow its cache.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,6 +36,7 @@ _LEAVES = re.compile(rf"({_SET})\+\(\?!({_SET})\)")  # a run that leaves its las
 _ENDS = re.compile(rf"({_SET})\*({_SET})\+?")  # a run up to its last character of a kind
 _SEAM_SYMBOL = "\ue100"  # stands for the seam among symbols
 _FEW = 64  # characters that are looked for one by one
+_PAIRED = 8  # characters of a text of which each pair has a pattern of its own, which takes some ms to make
 _NO_CLASS = r"[^\x{0}-\x{10FFFF}]"
 
 
@@ -78,7 +80,11 @@ def derive(written: str, n_symbols: int) -> Seamed | None:
             return None
         else:
             texts.append(alternative)
-    return Seamed("|".join(texts), tuple(r for r in rules if r.run and r.behind))
+    rules = [r for r in rules if r.run and r.behind]
+    for r, later in itertools.combinations(rules, 2):
+        if r.run & later.run and r.run & later.behind:
+            return None  # a seam of the one would stand where the other looks for what follows
+    return Seamed("|".join(texts), tuple(rules))
 
 
 def counterexamples(
@@ -125,24 +131,31 @@ class SeamedText:
         for run, behind in seamed.rules:
             characters = "".join(map(chr, np.flatnonzero(np.isin(label, list(run))).tolist()))
             narrow = "".join(c for c in characters if c.isascii())
-            self._rules.append((frozenset(characters), narrow, spelled(behind, r"\U{:08x}", NOTHING)))
+            spelling, follows = (spelled(symbols, r"\U{:08x}", NOTHING) for symbols in (run, behind))
+            self._rules.append((frozenset(characters), narrow, spelling, follows))
         self._subs: dict[tuple[str, str, int], Callable[[str, str], str]] = {}
 
     def sew(self, text: str) -> str:
         """The text with its seams.  A literal beginning is what `re` finds soonest, hence one pattern for each pair."""
-        for k, (run, narrow, _) in enumerate(self._rules):
+        for k, (run, narrow, _, _) in enumerate(self._rules):
             few = narrow if text.isascii() else run
             here = [c for c in few if c in text] if len(few) <= _FEW else run.intersection(text)
+            if len(here) > (_PAIRED if len(run) <= _FEW else 0):
+                text = self._sub("", "", k)(rf"\g<0>{SEAM}", text)
+                continue
             for a in here:
                 for b in here:
                     if a + b in text:
-                        text = self._sub(a, b, k)(f"{a}{SEAM}{b}", text)
+                        text = self._sub(a, b, k)(f"{a}{SEAM}{b}".replace("\\", r"\\"), text)
         return text
 
     def _sub(self, a: str, b: str, rule: int) -> Callable[[str, str], str]:
+        """What replaces two characters of a run that a word follows; of any two, the first, where none are named."""
         sub = self._subs.get((a, b, rule))
         if sub is None:
-            sub = self._subs[a, b, rule] = re.compile(f"{re.escape(a + b)}(?={self._rules[rule][2]})").sub
+            _, _, run, behind = self._rules[rule]
+            pattern = f"{re.escape(a + b)}(?={behind})" if a else f"{run}(?={run}{behind})"
+            sub = self._subs[a, b, rule] = re.compile(pattern).sub
         return sub
 
 

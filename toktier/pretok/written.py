@@ -29,6 +29,7 @@ BMP = 0x10000  # code points below are the basic multilingual plane
 _FIRST = 0xE000  # the character that stands for symbol 0; private, so no pattern's syntax
 SYMBOLS = "\ue000-\ue0ff"  # the range of all of them
 NOTHING = r"(?!)"
+_NO_MARK = 0xFF
 _SET = re.compile(rf"\[([{SYMBOLS}]+)\]")
 _QUANTIFIER = re.compile(r"([*+?]|\{\d+(?:,\d*)?\})(\+?)(\??)")
 _GROUP = re.compile(r"\(\?[a-zA-Z]*(?:-[a-zA-Z]+)?:")
@@ -139,7 +140,9 @@ class _Box:
 
         length = points.shape[1]
         texts = np.ascontiguousarray(points, np.uint32).tobytes().decode("utf-32-le")
-        rows = [marks_from(length, self._pieces(texts[at : at + length])) for at in range(0, len(texts), length or 1)]
+        found = [self._pieces(texts[at : at + length]) for at in range(0, len(texts), length or 1)]
+        # engines differ in how they go on behind an empty match, so a pattern with one is no splitter's
+        rows = [np.full(length, _NO_MARK) if any(i == j for i, j in f) else marks_from(length, f) for f in found]
         return np.array(rows, np.uint8).reshape(points.shape)
 
 
