@@ -197,6 +197,25 @@ def test_both_scans_give_the_same_marks(corpus):
     assert (np.asarray(tree) == np.asarray(blocks)).all()
 
 
+@pytest.mark.parametrize("size", [4095, 4096, 4097, 8192])
+def test_bytes_to_merge_may_fill_whole_tiles(size):
+    """One piece, and many different ones, of so many bytes together as some tiles have."""
+    tok, rng = family("llama3"), random.Random(size)
+    words = [" " + "".join(rng.choices("qzxjkv", k=14)) for _ in range(size // 15 - 2)]
+    words.append(" " + "".join(rng.choices("qzxjkv", k=size - 15 * len(words) - 1)))
+    for text in ("".join(words), "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=size))):
+        want = families.tokenizer("llama3").encode(text, add_special_tokens=False).ids
+        assert tok.encode(text, engine="device").tolist() == want
+
+
+def test_the_last_piece_may_end_inside_a_character():
+    """Falcon cuts gamma before its second byte; with what is behind the last byte the first one made another letter."""
+    tok, reference = family("falcon"), families.tokenizer("falcon")
+    for front, letter, back in itertools.product(("xx", "zq", "\u043f"), "\u03b2\u03b3\u0432\u00f2\u0662", ("", "xx")):
+        text = front + letter + back
+        assert tok.encode(text, engine="device").tolist() == reference.encode(text, add_special_tokens=False).ids
+
+
 def test_padding_and_neighbours_change_nothing(corpus):
     tok = family("gptoss")
     texts = list(corpus.values())

@@ -16,9 +16,10 @@ from toktier.rows import Rows, tiles_of
 
 
 class Gathered(NamedTuple):
-    """data: uint8[N + tile], 0xFF behind the first `total` (int32) bytes; head: bool of the same shape, a piece starts.
+    """data: uint8[N + tile], 0xFF behind the first `total` (int32) bytes; source and head are of the same shape.
 
-    source: int32[N + tile], where each byte stands in the text.
+    head: bool, a piece starts, or the last one ended: a piece may end inside a character (Falcon's do).
+    source: int32, where each byte stands in the text.
     """
 
     data: Array
@@ -37,7 +38,8 @@ def gather(data: Array, pieces: Rows, total: Array, tile: int) -> Gathered:
     start, _, offset = pieces.columns
     room = data.shape[0] + tile
     valid = jnp.arange(start.shape[0]) < pieces.number
-    head = jnp.zeros(room, bool).at[jnp.where(valid, offset, room)].set(True, mode="drop", unique_indices=True)
+    head = jnp.zeros(room, bool).at[total].set(True)
+    head = head.at[jnp.where(valid, offset, room)].set(True, mode="drop", unique_indices=True)
 
     def step(k, carry):
         bytes_of, source, before = carry

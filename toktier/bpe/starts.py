@@ -41,7 +41,7 @@ class Slots(NamedTuple):
     before: Array
 
     def number(self, byte: Array) -> Array:
-        """How many live slots there are before each byte (int32, at most N - 1)."""
+        """How many live slots there are before each byte (int32, up to `total` and at most N - 1)."""
         return rank_at(self.words, self.before, byte)
 
 
@@ -62,6 +62,8 @@ def live_slots(first: Starts, total: Array, tile: int) -> Slots:
 
     carry = (jnp.zeros(n // 32, jnp.uint32), jnp.zeros(n // 32, jnp.int32), jnp.int32(0))
     words, before, count = lax.fori_loop(0, tiles_of(total, tile), step, carry)
+    # the place behind the last byte may lie behind the last tile, and is asked for its number too
+    before = before.at[tiles_of(total, tile) * (tile // 32)].set(count, mode="drop")
     place = lax.cond(
         count == total,
         lambda w, b: jnp.arange(n, dtype=jnp.int32),
