@@ -12,7 +12,7 @@ import numpy as np
 from _common import seconds
 
 import toktier
-from toktier import device, kernels, program
+from toktier import device, kernels, program, programs
 from toktier.bpe.apart import PART, fall_apart
 from toktier.bpe.gathered import gather
 from toktier.bpe.lookup import aligned_words
@@ -50,7 +50,7 @@ def profile(tables: Any, data: jax.Array, tiles: program.Tiles, repeat: int = 5)
     found: list[Stage] = []
 
     def run(name: str, items: int, function: Any, floor: Any, *arguments: Any) -> Any:
-        compiled = jax.jit(function).lower(*arguments).compile(device.compiler_options(jax.default_backend()))
+        compiled = jax.jit(function).lower(*arguments).compile(programs.compiler_options(jax.default_backend()))
         out = jax.block_until_ready(compiled(*arguments))
         best = min(_seconds(compiled, arguments) for _ in range(repeat))
         counted = kernels.count(compiled.as_text() or "")
@@ -141,7 +141,7 @@ def profile(tables: Any, data: jax.Array, tiles: program.Tiles, repeat: int = 5)
         lambda out: 4 * n + int(out[2]) * (4 + 4 + 4 + 4),
         state,
     )
-    options = device.compiler_options(jax.default_backend())
+    options = programs.compiler_options(jax.default_backend())
     whole = jax.jit(program.encode, static_argnums=2, compiler_options=options)
     want, _, n_want = jax.block_until_ready(whole(tables, data, tiles))
     assert int(count) == int(n_want)

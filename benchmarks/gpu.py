@@ -107,13 +107,13 @@ def kernel_counts(engine: Any, capacities: list[int]) -> list[list[str]]:
     import jax
     import jax.numpy as jnp
 
-    from toktier import device, kernels
+    from toktier import device, kernels, programs
 
     rows = []
     for capacity in capacities:
         tiles = device.tiles_for(capacity, engine.backend)
         data = jax.ShapeDtypeStruct((capacity,), jnp.uint8)
-        compiled = device.jitted(engine.backend).lower(engine.tables, data, tiles, engine.backend != "cpu").compile()
+        compiled = programs.jitted(engine.backend).lower(engine.tables, data, tiles, engine.backend != "cpu").compile()
         k, memory = kernels.count(compiled.as_text() or ""), compiled.memory_analysis()
         kinds = ", ".join(f"{n} {kind}" for kind, n in list(k.by_kind.items())[:5])
         temporary = f"{memory.temp_size_in_bytes / capacity:.0f}" if memory is not None else "-"
@@ -126,7 +126,7 @@ def merge_rounds(engine: Any, corpus: Corpus, capacity: int) -> list[list[str]]:
     import jax
     import numpy as np
 
-    from toktier import device
+    from toktier import device, programs
 
     data = np.full(capacity, 0xFF, np.uint8)
     part = corpus_bytes(corpus, capacity - 16)
@@ -135,12 +135,12 @@ def merge_rounds(engine: Any, corpus: Corpus, capacity: int) -> list[list[str]]:
     for rounds in ROUNDS:
         tiles = device.tiles_for(capacity, engine.backend)._replace(rounds=rounds)
         begin = time.perf_counter()
-        out = jax.block_until_ready(device.jitted(engine.backend)(engine.tables, buffer, tiles, False))
+        out = jax.block_until_ready(programs.jitted(engine.backend)(engine.tables, buffer, tiles, False))
         first = time.perf_counter() - begin
         times = []
         for _ in range(7):
             begin = time.perf_counter()
-            out = jax.block_until_ready(device.jitted(engine.backend)(engine.tables, buffer, tiles, False))
+            out = jax.block_until_ready(programs.jitted(engine.backend)(engine.tables, buffer, tiles, False))
             times.append(time.perf_counter() - begin)
         ids = np.asarray(out[0])[: int(out[2])]
         want = ids if want is None else want

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import toktier
-from toktier import device, kernels
+from toktier import device, kernels, programs
 
 CAPACITY = 1 << 14
 # Recorded for jaxlib 0.10.2 on a CPU; a change that needs more kernels or loops says so here.
@@ -28,7 +28,7 @@ def tables() -> object:
 
 def test_kernels_loops_and_branches_stay_few(tables: object) -> None:
     data = jax.ShapeDtypeStruct((CAPACITY,), jnp.uint8)
-    compiled = device.jitted("cpu").lower(tables, data, device.tiles_for(CAPACITY, "cpu"), False).compile()
+    compiled = programs.jitted("cpu").lower(tables, data, device.tiles_for(CAPACITY, "cpu"), False).compile()
     found = kernels.count(compiled.as_text())
     assert found.kernels <= KERNELS * SLACK, found
     assert found.loops <= LOOPS * SLACK, found
@@ -38,7 +38,7 @@ def test_kernels_loops_and_branches_stay_few(tables: object) -> None:
 
 def test_nothing_leaves_a_gpu_before_the_end(tables: object) -> None:
     capacity = 1 << 20
-    traced = device.jitted("gpu").trace(
+    traced = programs.jitted("gpu").trace(
         tables, jax.ShapeDtypeStruct((capacity,), jnp.uint8), tiles=device.tiles_for(capacity, "gpu"), joined=True
     )
     text = traced.lower(lowering_platforms=("cuda",)).as_text()

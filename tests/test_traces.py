@@ -9,10 +9,12 @@ from contextlib import contextmanager
 
 import families
 import jax
+import jax.export
+import numpy as np
 import pytest
 
 import toktier
-from toktier import device
+from toktier import cache, device, programs
 
 BAND = ("llama3", "qwen3", "gpt2")  # vocabularies of one band of sizes
 
@@ -81,3 +83,54 @@ def test_a_tokenizer_that_goes_leaves_no_array_behind(text: str) -> None:
         gc.collect()
         live.append(len(jax.live_arrays()))
     assert len(set(live[1:])) == 1
+
+
+def test_a_traced_program_is_brought_back_and_anything_else_is_traced_anew(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOKTIER_CACHE", str(tmp_path))
+    monkeypatch.setattr(programs, "_made", {})
+    tok = toktier.load(families.tokenizer("llama3"))
+    tables, capacity = tok.core.device.tables, device.CAPACITIES["cpu"][0]
+    tiles = device.tiles_for(capacity, "cpu")
+    traced: list[object] = []
+    trace = programs._traced
+    monkeypatch.setattr(programs, "_traced", lambda *a: traced.append(a) or trace(*a))
+
+    def ids() -> list[int]:
+        programs._made.clear()
+        data = tok.core.device._padded(np.frombuffer(text[:3000].encode(), np.uint8))
+        found, _, count = programs.program_for(tables, capacity, tiles, "cpu")(tables, data)
+        assert programs.count() == 1
+        return np.asarray(found)[: int(count)].tolist()
+
+    want = tok.encode(text[:3000], engine="host", special_tokens="text").tolist()
+    assert ids() == want
+    assert ids() == want
+    assert len(traced) == 1
+    (file,) = tmp_path.glob("program-1-*")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])  # half an entry is none
+    assert ids() == want
+    assert len(traced) == 2
+    assert file.stat().st_size > len(content) // 2
+    (key,) = programs._made
+    name = programs._name(key)
+    monkeypatch.setattr(programs, "_source", lambda: "another version")
+    assert programs._name(key) != name
+
+
+def test_without_what_writes_programs_each_process_traces(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOKTIER_CACHE", str(tmp_path))
+    monkeypatch.setattr(programs, "_made", {})
+
+    def missing(*_: object) -> None:
+        raise ImportError("flatbuffers")
+
+    monkeypatch.setattr(jax.export.Exported, "serialize", missing)
+    tok = toktier.load(families.tokenizer("llama3"))
+    engine = device.DeviceEngine(tok.core.tables)
+    buffer = np.frombuffer(text[:3000].encode(), np.uint8)
+    assert engine.encode_buffer(buffer).ids.tolist() == tok.core.host.encode_buffer(buffer).ids.tolist()
+    assert not list(tmp_path.glob("program-1-*"))
+    key = next(iter(programs._made))
+    cache.put("program-1", programs._name(key), {"program": np.zeros(100, np.uint8)})  # JAX cannot read it
+    assert programs._brought_back(tok.core.device.tables, key) is None

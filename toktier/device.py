@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from toktier import chunks, program
+from toktier import chunks, program, programs
 from toktier.bpe.lookup import lookup_tables
 from toktier.cores import side_by_side, usable
 from toktier.encoded import Encoded
@@ -40,34 +38,6 @@ def tiles_for(capacity: int, backend: str) -> program.Tiles:
     return program.Tiles(wide, wide, wide, wide, max(32, wide // 16), wide, merges)
 
 
-def compiler_options(backend: str) -> dict[str, str | bool]:
-    """How the program is compiled for a backend.
-
-    A CPU runs several launches side by side, each on one core.  XLA would part each kernel among all cores as well,
-    and wait for them; with two launches on two cores that makes each 10 to 20 % slower.
-    """
-    return {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"} if backend == "cpu" else {}
-
-
-@functools.cache
-def jitted(backend: str) -> Any:
-    """The program for a backend: (tables, data, tiles, joined) -> its results, the last two static.
-
-    With `joined` they lie in one array, so that one transfer brings them.
-    """
-
-    def encode(tables: program.DeviceTables, data: jax.Array, tiles: program.Tiles, joined: bool) -> Any:
-        ids, ends, count = program.encode(tables, data, tiles)
-        return jnp.concatenate([count[None], ids, ends]) if joined else (ids, ends, count)
-
-    made = jax.jit(encode, static_argnames=("tiles", "joined"), compiler_options=compiler_options(backend))
-    _jitted.append(made)
-    return made
-
-
-_jitted: list[Any] = []
-
-
 # Programs that have run in this process, by shapes of tables and capacity.
 _ran: set[tuple[Any, int]] = set()
 
@@ -75,8 +45,8 @@ _piece_marks = jax.jit(lambda tables, data: program.piece_marks(tables.scan, dat
 
 
 def trace_count() -> int:
-    """How many programs have been traced in this process: one for each shape of buffer and tables."""
-    return sum(made._cache_size() for made in _jitted)
+    """How many programs this process has traced or brought back: one for each shape of buffer and tables."""
+    return programs.count()
 
 
 def use_compilation_cache() -> None:
@@ -109,11 +79,11 @@ class DeviceEngine:
         use_compilation_cache()
         self._pretok = tables.pretok
         self.backend = jax.default_backend()
-        self._encode = jitted(self.backend)
         made = program.DeviceTables(scan_tables(tables.pretok), lookup_tables(tables.bpe))
         self.tables: program.DeviceTables = jax.device_put(made)
         self.capacities = CAPACITIES.get(self.backend, CAPACITIES["default"])
         self._shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(self.tables))
+        self._programs: dict[int, programs.Run] = {}
         self._process = os.getpid()
 
     def encode_buffer(self, buffer: np.ndarray, compiling: bool = True) -> Encoded:
@@ -208,13 +178,16 @@ class DeviceEngine:
         """(ids int32[k], ends int32[k]); views of the device's buffers where it shares memory with the host."""
         data = self._padded(part)
         n = data.shape[0]
-        tiles = tiles_for(n, self.backend)
+        run = self._programs.get(n)
+        if run is None:
+            run = programs.program_for(self.tables, n, tiles_for(n, self.backend), self.backend)
+            self._programs[n] = run
         if self.backend == "cpu":
-            ids, ends, count = self._encode(self.tables, data, tiles, False)
+            ids, ends, count = run(self.tables, data)
             k = int(count)
             _ran.add((self._shapes, n))
             return np.asarray(ids)[:k], np.asarray(ends)[:k]
-        out = np.asarray(self._encode(self.tables, data, tiles, True))
+        out = np.asarray(run(self.tables, data))
         _ran.add((self._shapes, n))
         k = int(out[0])
         return out[1 : 1 + k], out[1 + n : 1 + n + k]

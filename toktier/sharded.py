@@ -17,9 +17,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from toktier import chunks, program
+from toktier import chunks, program, programs
 from toktier.batch import Batch
-from toktier.device import CAPACITIES, DeviceEngine, compiler_options, tiles_for
+from toktier.device import CAPACITIES, DeviceEngine, tiles_for
 from toktier.encoded import Encoded
 from toktier.errors import EngineError, InputError
 
@@ -138,7 +138,7 @@ def _program(mesh: Mesh, tiles: program.Tiles) -> Any:
 
     # the loops' carries start as constants, which are not marked as varying over the mesh
     mapped = jax.shard_map(on_one, mesh=mesh, in_specs=(P(), P(AXIS)), out_specs=P(AXIS), check_vma=False)
-    return jax.jit(mapped, compiler_options=compiler_options(mesh.devices.flat[0].platform))
+    return jax.jit(mapped, compiler_options=programs.compiler_options(mesh.devices.flat[0].platform))
 
 
 _engines: weakref.WeakKeyDictionary[Core, dict[tuple[jax.Device, ...], ShardedEngine]] = weakref.WeakKeyDictionary()
