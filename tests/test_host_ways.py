@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import threading
 from typing import NamedTuple
 
 import families
@@ -129,6 +130,20 @@ def test_no_way_through_the_engine_changes_a_result(parts, monkeypatch, corpus):
             for cache in (host.cache, host.segments):
                 assert len(cache) <= 2 * entries
                 assert all(len(key) <= 128 for key in cache.young)
+
+
+def test_short_texts_do_not_wait_for_the_compiled_loop(parts):
+    host = HostEngine(parts)
+    text = b"some words, and others " * 900
+    want = HostEngine(parts).encode_buffer(text).ids
+    while host._bytes < engine._COMPILE_BYTES:
+        assert np.array_equal(host.encode_buffer(text).ids, want)
+    making = [t for t in threading.enumerate() if t.name == "compiled-loop"]
+    assert making or host._compiled is not None
+    for thread in making:
+        thread.join()
+    assert host._compiled is not None
+    assert np.array_equal(host.encode_buffer(text).ids, want)
 
 
 @pytest.mark.parametrize(

@@ -287,13 +287,23 @@ class HostEngine:
         finally:
             self._making.release()
 
+    def _compile_aside(self) -> None:
+        """`_compile` in a thread: no short text waits the better part of a second for what later ones need."""
+        if self._making.locked():
+            return
+        with contextlib.suppress(RuntimeError):  # the interpreter is about to end: nothing comes later
+            threading.Thread(target=self._compile, name="compiled-loop").start()
+
     def _merger_for(self, data: bytes) -> CompiledMerger | None:
         """The compiled merger, if it can take a text and so much text was met that it pays to make it."""
         if not self._sews or b"\0" in data:
             return None
         self._bytes += len(data)
         if self._compiled is None and self._bytes >= _COMPILE_BYTES:
-            self._compile()
+            if len(data) < _COMPILE_BYTES:
+                self._compile_aside()
+            else:
+                self._compile()
         return self._compiled if self._compiled is not None and self._compiled.usable else None
 
     def _segments_of(self, pieces: list[bytes]) -> tuple[list[bytes], list[int]]:
