@@ -111,7 +111,7 @@ def _lowest_bit_first(words: Array, offsets: Array, used: Array) -> Array:
         left, at = (lax.dynamic_slice(x, (k * tile,), (tile,)) for x in (words, offsets))
         return lax.while_loop(any_left, take_lowest, (left, at, found))[2]
 
-    return lax.fori_loop(0, (used + (tile - 1)) // tile, some, jnp.zeros(n, jnp.int32))
+    return lax.fori_loop(0, tiles_of(used, tile), some, jnp.zeros(n, jnp.int32))
 
 
 def _every_bit_at_once(words: Array, offsets: Array) -> Array:
@@ -122,6 +122,11 @@ def _every_bit_at_once(words: Array, offsets: Array) -> Array:
     at = offsets[:, None] + lax.population_count(words[:, None] & below).astype(jnp.int32)
     at = jnp.where((words[:, None] >> shifts) & 1 == 1, at, n).reshape(-1)
     return jnp.zeros(n, jnp.int32).at[at].set(jnp.arange(n, dtype=jnp.int32), mode="drop", unique_indices=True)
+
+
+def tiles_of(count: Array, tile: int) -> Array:
+    """How many tiles hold so many entries."""
+    return (count + (tile - 1)) // tile
 
 
 def append(target: Array, count: Array, values: Array) -> Array:

@@ -82,7 +82,7 @@ class DeviceEngine:
         made = program.DeviceTables(scan_tables(tables.pretok), lookup_tables(tables.bpe))
         self.tables: program.DeviceTables = jax.device_put(made)
         self.capacities = CAPACITIES.get(self.backend, CAPACITIES["default"])
-        self._shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(self.tables))
+        self._shapes = programs.shapes_of(self.tables)
         self._programs: dict[int, programs.Run] = {}
         self._process = os.getpid()
 

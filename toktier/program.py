@@ -25,12 +25,12 @@ from toktier.bpe.merge_tiles import merge_pieces
 from toktier.bpe.perfect_hash import hash_words
 from toktier.bpe.starts import Slots, live_slots, starts
 from toktier.bpe.tables import WORD_BYTES
-from toktier.compact import exclusive_sum, positions, ranks
+from toktier.compact import exclusive_sum, positions, ranks, tiles_of
 from toktier.fence import fence
 from toktier.pretok.scan import BOUNDARY_BYTE as BOUNDARY
 from toktier.pretok.scan import ScanTables, marks
 from toktier.pretok.tables import START
-from toktier.rows import Rows, no_rows, put, tiles_of
+from toktier.rows import Rows, no_rows, put
 
 _CLASSES = (16, 32, 64, 128)  # start tokens; pieces of more go to the flat array
 _LENGTH_BITS = 5  # a claim holds a position and a length of at most 16

@@ -7,6 +7,7 @@ holds the versions and the source of all that could change it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.resources
@@ -51,14 +52,18 @@ def jitted(backend: str) -> Any:
     return jax.jit(encode, static_argnames=("tiles", "joined"), compiler_options=compiler_options(backend))
 
 
+def shapes_of(tables: program.DeviceTables) -> tuple[Any, ...]:
+    """Shape and dtype of every array: tables of equal ones share a program."""
+    return tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(tables))
+
+
 def program_for(tables: program.DeviceTables, capacity: int, tiles: program.Tiles, backend: str) -> Run:
     """The program for tables of these shapes and buffers of `capacity` bytes, joined where transfers cost.
 
     Args:
       tables: arrays on the device.
     """
-    shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(tables))
-    key = backend, capacity, tiles, shapes
+    key = backend, capacity, tiles, shapes_of(tables)
     with _lock:
         if key not in _made:
             _made[key] = _brought_back(tables, key) or _traced(tables, key)
@@ -78,19 +83,16 @@ def _traced(tables: program.DeviceTables, key: tuple[Any, ...]) -> Run:
     def of_leaves(leaves: list[jax.Array], data: jax.Array) -> Any:
         return encode(jax.tree.unflatten(tree, leaves), data, tiles, joined)
 
-    try:
-        from jax import export
+    from jax import export
 
-        data = jax.ShapeDtypeStruct((capacity,), jnp.uint8)
+    data = jax.ShapeDtypeStruct((capacity,), jnp.uint8)
+    try:
         exported = export.export(jax.jit(of_leaves))(jax.tree.leaves(tables), data)
-        cache.put(_KIND, _name(key), {"program": np.frombuffer(exported.serialize(), np.uint8)})
-    except (
-        ImportError,
-        ValueError,
-        NotImplementedError,
-    ):  # such as flatbuffers not being there: it is traced each time
+    except (ValueError, NotImplementedError):  # a backend whose kernels cannot be exported: each process traces
         run = jitted(backend)
         return lambda tables, data: run(tables, data, tiles, joined)
+    with contextlib.suppress(ImportError):  # no flatbuffers: it is not kept
+        cache.put(_KIND, _name(key), {"program": np.frombuffer(exported.serialize(), np.uint8)})
     return _callable(exported, backend)
 
 

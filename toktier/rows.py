@@ -35,11 +35,6 @@ def no_rows(room: int, columns: int) -> Rows:
     return Rows(tuple(jnp.zeros(room, jnp.int32) for _ in range(columns)), jnp.int32(0))
 
 
-def tiles_of(count: Array, tile: int) -> Array:
-    """How many tiles hold so many rows."""
-    return (count + (tile - 1)) // tile
-
-
 def put(found: Array, at: Array, token: Array, flags: Array) -> Array:
     """`found` with token + 1 at the flagged places."""
     return found.at[jnp.where(flags, at, found.shape[0])].set(token + 1, mode="drop", unique_indices=True)

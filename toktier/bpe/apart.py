@@ -10,12 +10,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array, lax
 
-from toktier.bpe.lookup import LookupTables
+from toktier.bpe.lookup import LookupTables, unaligned
 from toktier.bpe.segments import hash_pair
-from toktier.compact import positions
+from toktier.compact import positions, tiles_of
 from toktier.fence import fence
+from toktier.pretok.scan import code_point
 from toktier.pretok.tables import INSIDE
-from toktier.rows import tiles_of
 
 PART = 3  # a value of `marks` beside INSIDE, START and DROPPED: a piece goes on, but nothing lies across
 
@@ -41,8 +41,7 @@ def fall_apart(t: LookupTables, data: Array, words: Array, code: Array, ask: Arr
         valid = k * tile + jnp.arange(tile) < count
         index, shift = at >> 2, ((at & 3) << 3).astype(jnp.uint32)
         first, second, third = fence(t.known, tuple(words[index + k] for k in range(3)))
-        behind = jnp.uint32(31) - shift  # shifting by 32 is undefined, so the upper half moves in two steps
-        front, back = first >> shift | (second << 1) << behind, second >> shift | (third << 1) << behind
+        front, back = unaligned(first, second, shift), unaligned(second, third, shift)
         own, previous = _first_character(back), _last_character(front)
         pair = hash_pair(previous, own).astype(jnp.int32)
         beside = ((front >> 24) << 8 | (back & 0xFF)).astype(jnp.int32)
@@ -55,11 +54,7 @@ def fall_apart(t: LookupTables, data: Array, words: Array, code: Array, ask: Arr
 
 def _first_character(word: Array) -> Array:
     """uint32: the code point that begins in the lowest byte of four."""
-    lead = word & 0xFF
-    b1, b2, b3 = (word >> 8) & 63, (word >> 16) & 63, (word >> 24) & 63
-    two, three = (lead & 31) << 6 | b1, (lead & 15) << 12 | b1 << 6 | b2
-    many = jnp.where(lead < 0xF0, three, (lead & 7) << 18 | b1 << 12 | b2 << 6 | b3)
-    return jnp.where(lead < 0x80, lead, jnp.where(lead < 0xE0, two, many))
+    return code_point(*((word >> shift) & 0xFF for shift in (0, 8, 16, 24)))
 
 
 def _last_character(word: Array) -> Array:

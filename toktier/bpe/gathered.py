@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from toktier.compact import ranks
-from toktier.rows import Rows, tiles_of
+from toktier.compact import ranks, tiles_of
+from toktier.rows import Rows
 
 
 class Gathered(NamedTuple):

@@ -78,11 +78,10 @@ def lookup_tables(t: BpeTables) -> LookupTables:
     def rank(values: np.ndarray) -> np.ndarray:
         return np.where(values == len(t.product), none, values).astype(np.int32)
 
-    made = np.zeros(1 << 20, bool)
-    made[t.product] = made[t.byte_token[t.byte_token >= 0]] = True
+    only_whole = padded(t.only_whole, False, ID_MASK + 1)
     pieces, chain = t.piece_rows.copy(), t.chain_rows.copy()
-    pieces[~made[pieces[:, 4] & ID_MASK], 4] |= _ONLY_WHOLE
-    chain[(chain[:, 6] >= _FINAL) & ~made[chain[:, 6] & ID_MASK], 6] |= _ONLY_WHOLE_LONG
+    pieces[only_whole[pieces[:, 4] & ID_MASK], 4] |= _ONLY_WHOLE
+    chain[(chain[:, 6] >= _FINAL) & only_whole[chain[:, 6] & ID_MASK], 6] |= _ONLY_WHOLE_LONG
     segmenter = Segmenter(t, whole=True)
     return LookupTables(
         table(t.piece_hash, pieces),
@@ -118,12 +117,16 @@ def words_at(words: Array, start: Array, length: Array) -> tuple[Array, ...]:
     pieces = [words[index + k] for k in range(WORD_BYTES // 4 + 1)]
     out = []
     for k in range(WORD_BYTES // 4):
-        # shifting by 32 is undefined, so the upper half moves in two steps
-        word = pieces[k] >> shift | (pieces[k + 1] << 1) << (jnp.uint32(31) - shift)
+        word = unaligned(pieces[k], pieces[k + 1], shift)
         kept = jnp.clip(length - 4 * k, 0, 4).astype(jnp.uint32)
         mask = jnp.where(kept >= 4, jnp.uint32(0xFFFFFFFF), (jnp.uint32(1) << (kept << 3)) - 1)
         out.append(word & mask)
     return tuple(out)
+
+
+def unaligned(low: Array, high: Array, shift: Array) -> Array:
+    """uint32: the word that begins `shift` bits (below 32) behind the beginning of `low`, and ends in `high`."""
+    return low >> shift | (high << 1) << (jnp.uint32(31) - shift)  # a shift by 32 is undefined, hence two steps
 
 
 def find_piece(t: LookupTables, words: tuple[Array, ...], length: Array, part: Array) -> tuple[Array, Array]:

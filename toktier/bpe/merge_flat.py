@@ -23,9 +23,9 @@ from jax import Array, lax
 from toktier.bpe.gathered import Gathered
 from toktier.bpe.lookup import LookupTables, pair_rank, reach
 from toktier.bpe.starts import Starts
-from toktier.compact import append, positions, ranks
+from toktier.compact import append, positions, ranks, tiles_of
 from toktier.fence import fence
-from toktier.rows import Rows, tiles_of
+from toktier.rows import Rows, put
 
 _REACH = 16  # how many neighbours a certificate may lean on; at 3, a megabyte of random letters took minutes
 _HALO = 24  # tokens read beyond a tile on either side: the reach and the next pair
@@ -89,8 +89,7 @@ def merge_long(
     def write(k, found):
         block = Flat(*(lax.dynamic_slice(x, (_HALO + k * tile,), (tile,)) for x in flat))
         use = (block.token >= 0) & (k * tile + jnp.arange(tile) < total)
-        at = jnp.where(use, bytes_of.source[jnp.where(use, block.place, 0)], found.shape[0])
-        return found.at[at].set(block.token + 1, mode="drop", unique_indices=True)
+        return put(found, bytes_of.source[block.place], block.token, use)
 
     return lax.fori_loop(0, -(-total // tile), write, found)
 

@@ -18,7 +18,7 @@ from toktier.bpe.lookup import LookupTables, pair_rank
 from toktier.bpe.starts import Starts
 from toktier.compact import ranks
 from toktier.fence import fence
-from toktier.rows import Rows
+from toktier.rows import Rows, put
 
 _SLOT_BITS = 7  # pieces of up to 128 start tokens; a rank has 20 bits
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
@@ -106,8 +106,7 @@ def _write(state: Lanes, idle: Array, found: Array) -> Array:
     """The tokens of the lanes that are done, each at its first byte."""
     slot = jnp.arange(state.tile.token.shape[0], dtype=jnp.int32)[:, None]
     use = idle & (slot < state.size) & _unpack(state.tile.alive, state.tile.token.shape[0])
-    at = jnp.where(use, state.place, found.shape[0])
-    return found.at[at.reshape(-1)].set(state.tile.token.reshape(-1) + 1, mode="drop", unique_indices=True)
+    return put(found, state.place.reshape(-1), state.tile.token.reshape(-1), use.reshape(-1))
 
 
 def _load(t, first: Starts, place, source, pieces: Rows, state: Lanes, idle, taken) -> tuple[Lanes, Array]:

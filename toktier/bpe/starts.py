@@ -13,9 +13,8 @@ from jax import Array, lax
 
 from toktier.bpe.char_start import AFTER_ASCII, AFTER_MULTI, AT_HEAD, TOKEN_MASK
 from toktier.bpe.lookup import LookupTables, pair_rank
-from toktier.compact import packed, positions_of, rank_at
+from toktier.compact import packed, positions_of, rank_at, tiles_of
 from toktier.fence import fence
-from toktier.rows import tiles_of
 
 _MARGIN = 8  # bytes read beyond a tile: a character before it, and behind it the next token's whole character
 

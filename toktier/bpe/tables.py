@@ -76,6 +76,14 @@ class BpeTables:
         """One more than the largest id of the model."""
         return len(self.token_length)
 
+    @property
+    def only_whole(self) -> np.ndarray:
+        """bool[n_ids]: tokens that a whole piece is, but that no merges make."""
+        made = np.zeros(self.n_ids, bool)
+        made[self.product] = True
+        made[self.byte_token[self.byte_token >= 0]] = True
+        return self.whole & ~made
+
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Flat dict of arrays, for the cache."""
         arrays: dict[str, np.ndarray] = {}

@@ -100,10 +100,7 @@ class HostEngine:
         self._seamed: SeamedMerger | None = None
         self._pieces: Callable[[str], list[str]] | None = None  # the same for all but the rarest characters
         self._wide_bytes = 0  # merged so far; threads may lose a count, which matters little
-        made = np.zeros(tables.bpe.n_ids, bool)
-        made[tables.bpe.product] = True
-        made[tables.bpe.byte_token[tables.bpe.byte_token >= 0]] = True
-        self._whole_only = _tokens(tables.bpe, tables.bpe.whole & ~made)  # tokens to which no merges lead
+        self._whole_only = _tokens(tables.bpe, tables.bpe.only_whole)
         self._vocabulary: dict[bytes, bytes] = {}
         self._new_pieces = 0
         self.cache, self.segments = PieceCache(cache_entries), PieceCache(cache_entries)

@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array, lax
 
 from toktier.bands import band, padded
-from toktier.compact import positions
+from toktier.compact import positions, tiles_of
 from toktier.pretok.tables import DROPPED, START, PretokTables
 
 Table = Any  # a NumPy array until it is put on the device, a jax.Array from then on
@@ -106,10 +106,10 @@ def code_points(data: Array) -> Array:
     """int32[N]: the code point that starts at each byte; meaningless at continuation bytes and at boundaries."""
     b = data.astype(jnp.int32)
     padded = jnp.pad(b, (0, 3))
-    return _point(b, padded[1:-2], padded[2:-1], padded[3:])
+    return code_point(b, padded[1:-2], padded[2:-1], padded[3:])
 
 
-def _point(b: Array, b1: Array, b2: Array, b3: Array) -> Array:
+def code_point(b: Array, b1: Array, b2: Array, b3: Array) -> Array:
     """int32: the code point of four bytes, int32 each, of which those that it does not need are not looked at."""
     b1, b2, b3 = b1 & 63, b2 & 63, b3 & 63
     two = (b & 31) << 6 | b1
@@ -140,9 +140,9 @@ def symbols(t: ScanTables, data: Array) -> Array:
             at = lax.dynamic_slice(place, (k * tile,), (tile,))
             byte, *rest = (padded[at + j].astype(jnp.int32) for j in range(4))
             valid = k * tile + jnp.arange(tile) < count
-            return plain.at[jnp.where(valid, at, n)].set(of_points(_point(byte, *rest)), mode="drop")
+            return plain.at[jnp.where(valid, at, n)].set(of_points(code_point(byte, *rest)), mode="drop")
 
-        return lax.fori_loop(0, (count + (tile - 1)) // tile, step, plain)
+        return lax.fori_loop(0, tiles_of(count, tile), step, plain)
 
     def by_share(leads, plain):
         many = jnp.sum(leads, dtype=jnp.int32) > data.shape[0] >> 4
