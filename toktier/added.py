@@ -129,7 +129,12 @@ class AddedMatcher:
         self._raw = _Pass(raw, [t.content for t in raw])
         self._normalized = _Pass(normalized, contents)
         self.longest = max(self._raw.longest, self._normalized.longest)
+        self._searches = [p._search for p in (self._raw, self._normalized) if p._search is not None]
         self.context_free = not (self._raw.flagged or self._normalized.flagged)
+
+    def absent(self, data: bytes) -> bool:
+        """Does normalized UTF-8, which was not normalized just now, hold no literal of either search?"""
+        return not any(search(data) for search in self._searches)
 
     def cut_raw(self, buffer: bytes, marks: Marks, mode: Mode = "parse") -> tuple[bytes, Marks]:
         """Cuts out the literals that are matched against the text as it came.
@@ -208,7 +213,9 @@ class _Pass:
         if self._search is None:
             return []
         found = self._search(buffer)
-        if found and mode != "parse" and self._special:
+        if not found:
+            return found
+        if mode != "parse" and self._special:
             if mode == "forbid":
                 for k, _, _ in found:
                     if k in self._special:

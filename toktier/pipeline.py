@@ -95,6 +95,13 @@ class Pipeline:
             return _with_prefix_spaces(array, marks, continued)
         return Prepared(array, marks, _NO_SPACES)
 
+    def untouched(self, text: str) -> bytes | None:
+        """The buffer of a document that these steps leave as it is, whatever the mode; None where they may not."""
+        if self.prefix_space or not self.normalizer.unchanged((text,)):
+            return None
+        data = self.utf8(text)
+        return data if self.added.absent(data) else None
+
     def utf8(self, text: str) -> bytes:
         """The text in UTF-8, surrogates repaired or refused."""
         try:
@@ -178,6 +185,13 @@ def normalized_bytes(prepared: Prepared) -> int:
     """Bytes of the normalized text of a single document."""
     size = len(prepared.buffer) - len(prepared.spaces)
     return size + int((prepared.marks.lengths - 1).sum()) if len(prepared.marks.ids) else size
+
+
+def finish_placed(prepared: Prepared, encoded: Encoded) -> tuple[np.ndarray, np.ndarray, int]:
+    """(`finish`, `finish_ends`, `normalized_bytes`) of a single document."""
+    if not len(prepared.marks.ids) and not len(prepared.spaces):
+        return encoded.ids, encoded.ends, len(prepared.buffer)
+    return finish(prepared, encoded), finish_ends(prepared, encoded), normalized_bytes(prepared)
 
 
 def _inserted(prepared: Prepared, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:

@@ -158,22 +158,15 @@ class CompiledMerger:
         return self.ids.take(ranks_of(self._encoding, text))
 
     def packed(self) -> np.ndarray:
-        """int64: of each number the id, its bytes from bit 32 on, and in bits 48 and 49 whether a token may be missing.
+        """int64: of each number the id, and its bytes from bit 32 on."""
+        return self.ids | self._rank_length << 32
 
-        One that no merges make, that is, whose first or whose second part by merges this is.
-        """
-        flags = self._whole_only.first[self.ids] + 2 * self._whole_only.second[self.ids].astype(np.int64)
-        return self.ids | self._rank_length << 32 | flags << 48
-
-    @property
-    def longest(self) -> int:
-        """Bytes of the longest token that merges make."""
-        return int(self._rank_length.max())
-
-    @property
-    def makes_all(self) -> bool:
-        """Do merges make every token?"""
-        return not self._whole_only.tokens
+    def parts(self) -> np.ndarray | None:
+        """uint8: whether a number's id is one of the two (1 the first, 2 the second, 3 either) that merges make of a
+        token that they cannot make as a whole; None where they make every token."""
+        if not self._whole_only.tokens:
+            return None
+        return self._whole_only.first[self.ids] + 2 * self._whole_only.second[self.ids].astype(np.uint8)
 
     def may_lack(self, ids: np.ndarray) -> bool:
         """Could what merging made of a text lack a token that no merges make?"""

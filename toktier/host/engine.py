@@ -126,6 +126,14 @@ class HostEngine:
         ends = [encoded.ends + start for encoded, (start, _) in zip(found, parts, strict=True)]
         return Encoded(np.concatenate([encoded.ids for encoded in found]), np.concatenate(ends))
 
+    def encode_short(self, data: bytes) -> tuple[np.ndarray, np.ndarray] | None:
+        """(ids int32[k], ends int64[k]) of UTF-8 without boundaries in one pass; None where `encode_buffer` has to."""
+        merger, seamed = self._compiled, self._seamed
+        if merger is None or seamed is None or not merger.usable or len(data) > _SEAMED or b"\0" in data:
+            return None
+        found = seamed.encode(data)
+        return None if found is None else (found[0], found[1].cumsum(dtype=np.int64))
+
     def _encode(self, data: bytes, raw: np.ndarray, merger: CompiledMerger | None) -> Encoded:
         """Ids of a buffer, on one core."""
         if merger and self._seamed and len(data) <= _SEAMED:
@@ -357,5 +365,8 @@ def _grouped(packed: list[bytes], groups: Iterable[Sized]) -> list[bytes]:
 def _both(buffer: np.ndarray | bytes) -> tuple[bytes, np.ndarray]:
     if isinstance(buffer, bytes):
         return buffer, np.frombuffer(buffer, np.uint8)
+    data = buffer.base
+    if isinstance(data, bytes) and len(data) == buffer.nbytes and buffer.dtype == np.uint8:  # as `frombuffer` gives it
+        return data, buffer
     raw = np.ascontiguousarray(buffer, np.uint8)
     return raw.tobytes(), raw

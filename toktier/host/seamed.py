@@ -36,10 +36,11 @@ class SeamedMerger:
         ranks = {t: rank for t, rank in ranks.items() if len(t) == 1 or not t.translate(None, BYTES)}
         self._encoding = loop(ranks, text.pattern)
         self._text, self._merger, self._pieces = text, merger, pieces
-        self._packed = merger.packed()  # one look for all that is asked of a token: each costs a miss of the cache
+        self._packed = merger.packed()  # one look for id and length: each costs a miss of the cache
+        self._parts = merger.parts()
         self._until = WATCHED
         some = b"".join([t for t in ranks if t.isascii() and b"\0" not in t][:: len(ranks) >> 8 or 1])
-        self.usable = merger.longest < 1 << 16 and self._agrees(some, self._found(some)[0])
+        self.usable = self._agrees(some, self._found(some)[0])
 
     def encode(self, data: bytes) -> tuple[np.ndarray, np.ndarray] | None:
         """The ids of a text, int32, and the bytes of each, int64; None where another way has to.
@@ -67,14 +68,14 @@ class SeamedMerger:
 
     def _found(self, data: bytes) -> tuple[np.ndarray, np.ndarray, bool]:
         """Ids, lengths, and whether a token that no merges make may be missing among them."""
-        lengths = self._packed.take(ranks_of(self._encoding, self._text.sew(data.decode())))
+        ranks = ranks_of(self._encoding, self._text.sew(data.decode()))
+        lengths = self._packed.take(ranks)
         ids = lengths.astype(np.int32)
         lengths >>= 32
-        if self._merger.makes_all:
+        if self._parts is None:
             return ids, lengths, False
-        lacking = bool(np.count_nonzero(lengths[:-1] >> 16 & lengths[1:] >> 17))
-        lengths &= 0xFFFF
-        return ids, lengths, lacking
+        parts = int.from_bytes(self._parts.take(ranks).tobytes(), "little")  # as one number: quicker than as an array
+        return ids, lengths, parts & parts >> 9 > 0  # bit 0 of a byte, and bit 1 of the next
 
     def _agrees(self, data: bytes, ids: np.ndarray) -> bool:
         pieces = self._pieces(data)

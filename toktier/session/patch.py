@@ -38,17 +38,18 @@ def nothing(at: int) -> Patch:
 def frozen(ids: np.ndarray) -> np.ndarray:
     """The ids as int32, read-only from now on."""
     ids = np.asarray(ids, np.int32)
-    ids.flags.writeable = False
+    ids.setflags(write=False)
     return ids
 
 
 def _ends_in_common(old: list[int], new: np.ndarray) -> tuple[int, int]:
     """How many ids a few begin and, of the rest, end with in common with others."""
     n = min(len(old), len(new))
-    first, last = new[:n].tolist(), new[len(new) - n :].tolist()
+    first = new[:n].tolist()
     front = behind = 0
     while front < n and old[front] == first[front]:
         front += 1
+    last = new[len(new) - n :].tolist() if front < n else first
     while behind < n - front and old[-1 - behind] == last[-1 - behind]:
         behind += 1
     return front, behind

@@ -101,21 +101,10 @@ def describe(chunks: ChunkList, start: int, stop: int, text: str) -> Change:
 
 def left_cut(chunks: ChunkList, rules: CutRules, change: Change) -> int:
     """The last place at or before the change where both the old and the new text may be cut."""
-    start, lead, ahead = change.start, change.lead, rules.width - 1
-    if not lead:  # the text begins here, or ids given by the caller end here
-        return start
-    new = (change.text[:2] + change.tail[:2])[:2]
-    if _both(rules, lead[-1:], change.after[:ahead], new[:ahead]):
-        return start
-    if len(lead) == 1:
-        return start - 1
-    if ahead == 2:
-        if _both(rules, lead[-2:], change.after[:1], new[:1]):
-            return start - 1
-    elif rules.ok(lead[-2:]):
-        return start - 1
-    if len(lead) == 2:
-        return start - 2
+    start, ahead = change.start, rules.width - 1
+    back = beside(rules, change.lead, change.after, (change.text[:2] + change.tail[:2])[:2])
+    if back >= 0:
+        return start - back
     c = start - 2
     k = chunks.find(c)
     base = chunks.before(k)[0]
@@ -124,6 +113,27 @@ def left_cut(chunks: ChunkList, rules: CutRules, change: Change) -> int:
         text = chunks.slice(base, c + ahead)
     at = rules.last(text, c - base)
     return base + max(at, 0)  # a chunk starts where the text may be cut
+
+
+def beside(rules: CutRules, lead: str, after: str, new: str) -> int:
+    """How many characters before a change old and new text may both be cut, if that is up to their first few; else -1.
+
+    Args:
+      lead: up to three characters before the change.  after, new: up to three of the old and two of the new text there.
+    """
+    ahead = rules.width - 1
+    if not lead:  # the text begins here, or ids given by the caller end here
+        return 0
+    if _both(rules, lead[-1:], after[:ahead], new[:ahead]):
+        return 0
+    if len(lead) == 1:
+        return 1
+    if ahead == 2:
+        if _both(rules, lead[-2:], after[:1], new[:1]):
+            return 1
+    elif rules.ok(lead[-2:]):
+        return 1
+    return 2 if len(lead) == 2 else -1
 
 
 def right_cut(chunks: ChunkList, rules: CutRules, change: Change) -> int:
@@ -148,7 +158,8 @@ def right_cut(chunks: ChunkList, rules: CutRules, change: Change) -> int:
 
 def certified(chunks: ChunkList, engine: WindowEngine, change: Change) -> Splice:
     """Tokenize from the nearest cut before the change to the nearest one behind it."""
-    c1, c2 = left_cut(chunks, engine.rules, change), right_cut(chunks, engine.rules, change)
+    c1 = left_cut(chunks, engine.rules, change)
+    c2 = right_cut(chunks, engine.rules, change) if change.tail else change.stop
     return _window(chunks, engine, change, c1, c2, "certified", 0)
 
 
@@ -187,7 +198,9 @@ def _both(rules: CutRules, left: str, old: str, new: str) -> bool:
 def _window(
     chunks: ChunkList, engine: WindowEngine, change: Change, c1: int, c2: int, path: str, widened: int
 ) -> Splice:
-    window = chunks.slice(c1, change.start) + change.text + chunks.slice(change.stop, c2)
+    window = chunks.slice(c1, change.start) + change.text
+    if c2 > change.stop:
+        window += chunks.slice(change.stop, c2)
     if c1 == 0 and c2 == chunks.n_chars:
         path = "full"
     return Splice(c1, c2, window, engine.encode(window, c1 > 0), path, widened)

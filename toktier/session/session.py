@@ -15,7 +15,7 @@ from .chunks import Chunk, ChunkList
 from .ids import IdBuffer
 from .patch import Patch, frozen, minimal, nothing
 from .repair import WindowEngine
-from .splice import Plan, build
+from .splice import Plan, appended, build, planned
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
@@ -384,6 +384,8 @@ class Session:
         """Replace characters that cut no given id apart."""
         chunks, engine = self._chunks, self._engine
         before = self._ids.touched + chunks.touched
+        if self._mode == "certified" and start == chunks.n_chars and (found := appended(chunks, engine, text)):
+            return self._planned(*found, len(text), before)
         change = repair.describe(chunks, start, stop, text)
         if self._mode == "checked" and engine.rules.possible:
             splice = repair.checked(chunks, engine, change, self._ids.view()[self._front :])
@@ -396,9 +398,11 @@ class Session:
         return self._done(*self._spliced(splice, splice.c2 - splice.c1 + len(splice.window), before))
 
     def _spliced(self, splice: repair.Splice, chars: int, before: int) -> tuple[Patch, Undo]:
+        return self._planned(splice, planned(self._chunks, self._engine, splice), chars, before)
+
+    def _planned(self, splice: repair.Splice, plan: Plan, chars: int, before: int) -> tuple[Patch, Undo]:
         """Put a window's tokens in their place; `chars` (of the change) and `before` (touched) are for the counts."""
-        chunks, engine = self._chunks, self._engine
-        plan = Plan(chunks, engine, splice)
+        chunks = self._chunks
         ids = splice.encoded.ids
         token = self._front + plan.token
         old = self._ids.read(token, token + plan.removed)
@@ -408,9 +412,11 @@ class Session:
         if not self._keep_text:
             forgotten.forget(chunks, plan.first, plan.first + len(plan.new))
         self._note(splice.path, len(splice.window), chars, splice.widened)
-        rewritten = sum(len(c.ends) for c in plan.new)
+        touched = self._ids.touched + chunks.touched - before + len(old) + len(splice.window)
+        for chunk in plan.new:
+            touched += len(chunk.ends)
         self._last["cut"] = (splice.c1, chunks.n_chars - splice.c1 - len(splice.window))
-        self._last["touched"] = self._ids.touched + chunks.touched - before + rewritten + len(old) + len(splice.window)
+        self._last["touched"] = touched
         return patch, undo
 
     def _commit(self, token: int, old: np.ndarray, ids: np.ndarray, first: int, last: int, new: list[Chunk]) -> Undo:

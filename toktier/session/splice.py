@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from typing import NamedTuple
+
 import numpy as np
 
 from .chunks import CHARS, Chunk, ChunkList, make_chunk
-from .repair import Encoded, Splice, WindowEngine
+from .repair import Encoded, Splice, WindowEngine, beside
 
 SMALL = CHARS // 4  # a chunk below this takes its left neighbour in
 
@@ -37,54 +40,85 @@ def build(engine: WindowEngine, text: str, encoded: Encoded) -> list[Chunk]:
     ]
 
 
-class Plan:
-    """What a splice does to the chunks (`first`, `last`, `new`) and to the ids (`token`, `removed`)."""
+class Plan(NamedTuple):
+    """What a splice does to the chunks and to the ids: `new` for chunks [first, last), `removed` ids at `token`."""
 
-    __slots__ = ("first", "last", "new", "removed", "token")
+    first: int
+    last: int
+    new: list[Chunk]
+    token: int
+    removed: int
 
-    def __init__(self, chunks: ChunkList, engine: WindowEngine, splice: Splice) -> None:
-        n = chunks.n_chars
-        text, ends, n_bytes = splice.window, splice.encoded.ends, splice.encoded.n_bytes
-        if not chunks.chunks:
-            self.first = self.last = self.token = self.removed = 0
-            self.new = build(engine, text, splice.encoded)
-            return
-        self.token, byte1 = chunks.locate(splice.c1, engine)
-        behind, byte2 = (chunks.n_tokens, chunks.n_bytes) if splice.c2 == n else chunks.locate(splice.c2, engine)
-        self.removed = behind - self.token
-        first = chunks.find(splice.c1)
-        at, token, byte = chunks.before(first)
-        head = splice.c1 - at  # characters of chunk `first` that stay
-        if head == 0 and first > 0:
-            small = len(text) < SMALL and len(chunks.chunks[first - 1].text) < CHARS
-            if small and not chunks.chunks[first - 1].given and isinstance(chunks.chunks[first - 1].text, str):
-                first -= 1
-                at, token, byte = chunks.before(first)
-                head = splice.c1 - at
-        if head and chunks.chunks[first].given:  # the whole chunk stays: a change never cuts one
-            first, head = first + 1, 0
-        kept: list[Chunk] = []
-        if head >= SMALL <= len(text):  # two chunks cost less than one that is put together
-            chunk = chunks.chunks[first]
-            kept = [Chunk(chunk.text[:head], chunk.ends[: self.token - token], byte1 - byte)]
-        elif head:
-            chunk = chunks.chunks[first]
-            shift = byte1 - byte
-            text = chunk.text[:head] + text
-            ends = np.concatenate([chunk.ends[: self.token - token].astype(np.int64), ends + shift])
-            n_bytes += shift
-        last = first
-        if splice.c2 == n:
-            last = len(chunks)
-        elif splice.c2 > splice.c1 or head:
-            last = chunks.find(splice.c2)
-            at, token, byte = chunks.before(last)
-            if splice.c2 > at:
-                chunk = chunks.chunks[last]
-                shift = n_bytes - (byte2 - byte)
-                text += chunk.text[splice.c2 - at :]
-                ends = np.concatenate([ends, chunk.ends[behind - token :] + np.int64(shift)])
-                n_bytes = chunk.n_bytes + shift
-                last += 1
-        self.first, self.last = first, max(first, last)
-        self.new = kept + build(engine, text, Encoded(splice.encoded.ids, ends, n_bytes))
+
+def planned(chunks: ChunkList, engine: WindowEngine, splice: Splice) -> Plan:
+    """Where a splice goes."""
+    n = chunks.n_chars
+    text, ends, n_bytes = splice.window, splice.encoded.ends, splice.encoded.n_bytes
+    if not chunks.chunks:
+        return Plan(0, 0, build(engine, text, splice.encoded), 0, 0)
+    first = chunks.find(splice.c1)
+    at, token, byte = chunks.before(first)
+    start, byte1 = chunks.locate(splice.c1, engine)
+    stop, byte2 = (chunks.n_tokens, chunks.n_bytes) if splice.c2 == n else chunks.locate(splice.c2, engine)
+    head = splice.c1 - at  # characters of chunk `first` that stay
+    if head == 0 and first > 0:
+        small = len(text) < SMALL and len(chunks.chunks[first - 1].text) < CHARS
+        if small and not chunks.chunks[first - 1].given and isinstance(chunks.chunks[first - 1].text, str):
+            first -= 1
+            at, token, byte = chunks.before(first)
+            head = splice.c1 - at
+    if head and chunks.chunks[first].given:  # the whole chunk stays: a change never cuts one
+        first, head = first + 1, 0
+    kept: list[Chunk] = []
+    if head >= SMALL <= len(text):  # two chunks cost less than one that is put together
+        chunk = chunks.chunks[first]
+        kept = [Chunk(chunk.text[:head], chunk.ends[: start - token], byte1 - byte)]
+    elif head:
+        chunk = chunks.chunks[first]
+        shift = byte1 - byte
+        text = chunk.text[:head] + text
+        ends = np.concatenate([chunk.ends[: start - token].astype(np.int64), ends + shift])
+        n_bytes += shift
+    last = first
+    if splice.c2 == n:
+        last = len(chunks)
+    elif splice.c2 > splice.c1 or head:
+        last = chunks.find(splice.c2)
+        at, token, byte = chunks.before(last)
+        if splice.c2 > at:
+            chunk = chunks.chunks[last]
+            shift = n_bytes - (byte2 - byte)
+            text += chunk.text[splice.c2 - at :]
+            ends = np.concatenate([ends, chunk.ends[stop - token :] + np.int64(shift)])
+            n_bytes = chunk.n_bytes + shift
+            last += 1
+    new = kept + build(engine, text, Encoded(splice.encoded.ids, ends, n_bytes))
+    return Plan(first, max(first, last), new, start, stop - start)
+
+
+def appended(chunks: ChunkList, engine: WindowEngine, text: str) -> tuple[Splice, Plan] | None:
+    """`repair.certified` and `planned` for an append of some length to a last chunk of some length, else None.
+
+    The same in a straight line, since of all changes this is the one that has to be quick: nothing is behind it, and
+    the cut is mostly a few characters before it.
+    """
+    k = len(chunks.chunks) - 1
+    if k < 0 or len(text) < SMALL or chunks.n_given:
+        return None
+    chunk = chunks.chunks[k]
+    old, n = chunk.text, len(chunk.text)
+    if n < SMALL + 3:
+        return None
+    back = beside(engine.rules, old[-3:], "", text[:2])
+    head = n - back if back >= 0 else engine.rules.last(old, n - 2, SMALL - 1)
+    if head < SMALL:
+        return None
+    gone = old[head:]
+    window = gone + text
+    encoded = engine.encode(window, True)
+    size = chunk.n_bytes - engine.measure(gone)
+    tokens = bisect_right(chunk.ends.data, size)
+    new = [Chunk(old[:head], chunk.ends[:tokens], size), *build(engine, window, encoded)]
+    at, token, _ = chunks.before(k)
+    splice = Splice(at + head, at + n, window, encoded, "certified", 0)
+    return splice, Plan(k, k + 1, new, token + tokens, len(chunk.ends) - tokens)

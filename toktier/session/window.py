@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import pipeline
+from .. import pipeline, routing
 from ..locks import MakingLock
 from .cuts import CutRules
 from .repair import Encoded
@@ -47,6 +47,9 @@ class TokenizerWindows:
         tokenizer._engine(engine, 0)  # refuses an engine that is not known
         self._tokenizer, self._engine = tokenizer, engine
         self._pipeline = None if self.reason else core.pipeline
+        # is it settled that the host engine encodes short texts (`Tokenizer._placed` looks at each)?
+        small = engine == "host" or (engine == "auto" and _LONG < routing.SMALL)
+        self._quick = self._pipeline if small and not core.missing.values else None
         self.framed = framed
         self.frame = (np.zeros(0, np.int32), np.zeros(0, np.int32))
         if framed and not self.reason and core.frame is not None:  # the reference adds them itself
@@ -57,15 +60,17 @@ class TokenizerWindows:
 
     def encode(self, text: str, continued: bool = False) -> Encoded:
         """Ids of `text`, as `Tokenizer.encode` gives them; `continued`: no space is put in front."""
+        if self._quick is not None and len(text) <= _LONG:
+            data = self._quick.untouched(text)
+            if data and (found := self._tokenizer.core.host.encode_short(data)):
+                return Encoded(*found, len(data))
+            prepared = self._quick.prepare((text,), self.mode, continued=continued)
+            return Encoded(*pipeline.finish_placed(prepared, self._tokenizer._run("host", prepared, False)))
         if not self.reason:
             prepared, encoded, ran = self._tokenizer._placed(text, self.mode, self._engine, continued)
             if len(text) > _LONG and ran != "reference" and self._engine != "device":
                 self._tokenizer.core.host.warmup()  # for the changes to come
-            return Encoded(
-                pipeline.finish(prepared, encoded),
-                pipeline.finish_ends(prepared, encoded),
-                pipeline.normalized_bytes(prepared),
-            )
+            return Encoded(*pipeline.finish_placed(prepared, encoded))
         options: dict[str, Any] = {"special_tokens": self.mode, "add_special_tokens": self.framed}
         ids = self._tokenizer.encode(text, engine=self._engine, **options)
         n_bytes = self.measure(text)
