@@ -61,6 +61,8 @@ class CutRules:
 
         `around` holds the two characters beside the cut; with a normal form three, unless the text ends there.
         """
+        if around[2:] and around[2] < "\x80":  # it changes nothing, and stands in few of the decisions remembered
+            around = around[:2]
         known = self._memo.get(around)
         if known is None:
             if len(self._memo) >= _MEMO:
