@@ -6,6 +6,7 @@
 
 latency   an append of 1,400 characters and an edit in the middle, by size of the context; p50, p90, p99.  *full*
           columns: the best time to encode the whole new text.  Each append is text that nobody has seen.
+flat      the same appends to contexts of all sizes, taking turns: does the size of the context matter?
 appends   one context, by size of the append.
 modes     certified against checked repair.
 delivery  ids as array view, list, or patch bytes, for a context of a million tokens or so.
@@ -36,7 +37,7 @@ from tqdm import tqdm
 
 CONTEXTS = [10_000, 100_000, 1_000_000, 3_000_000, 4_000_000, 8_000_000]
 APPENDS = [16, 140, 1_400, 14_000, 100_000]
-PARTS = ["latency", "appends", "modes", "delivery", "memory", "adversarial", "soak"]
+PARTS = ["latency", "flat", "appends", "modes", "delivery", "memory", "adversarial", "soak"]
 # what moves a boundary: digit runs, CR and LF, contractions, marks, scripts side by side, parts of added tokens
 NASTY = ["12", "345", "\r\n", "\n", "\r", "  ", "'s", "'", "l", "\u00e9", "e\u0301", "\u0301", "\u1100", "\u1161"]
 NASTY += [
@@ -113,6 +114,24 @@ def latency(tok: Any, source: Corpus, args: argparse.Namespace) -> list[dict[str
         )
     heads = [f"{kind} {q}" for kind in ("append", "edit") for q in ("p50", "p90", "p99")]
     print_table(["context", *heads, *(f"full {name}" for name in engines)], table)
+    return rows
+
+
+def flat(tok: Any, source: Corpus, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Appends by context size on text of one kind, in one stretch of time: the machine and the text are the same."""
+    sizes = [c for c in CONTEXTS if 100_000 <= c <= args.max_context]
+    sessions = {size: tok.session(chars(source, size), special_tokens="parse") for size in sizes}
+    times: dict[int, list[float]] = {size: [] for size in sizes}
+    for k in range(args.rounds):
+        for size in sizes[k % len(sizes) :] + sizes[: k % len(sizes)]:
+            times[size] += timed(1, lambda: chars(source, 1_400), sessions[size].append)[0]
+    rows: list[dict[str, Any]] = [{"context": size, "append": quantiles(t)} for size, t in times.items()]
+    least = rows[0]["append"]["p50"]
+    table = [
+        [f"{r['context']:,}", *(seconds(v) for v in r["append"].values()), f"{r['append']['p50'] / least:.2f}"]
+        for r in rows
+    ]
+    print_table(["context", "p50", "p90", "p99", f"p50 against that at {rows[0]['context']:,}"], table)
     return rows
 
 
