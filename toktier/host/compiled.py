@@ -119,14 +119,30 @@ class CompiledMerger:
         Args:
           pieces: none is longer than `LONGEST` bytes, and none holds a zero byte.
         """
-        ids = self._merged("\0".join(pieces))
-        if self.may_lack(ids):
-            encoded = list(map(str.encode, pieces))
-            sizes = np.fromiter(map(len, encoded), np.int64, len(pieces))
-            ids = self._whole_only.put(ids, self._length, sizes, encoded.__getitem__)
+        ids = self.completed(self._merged("\0".join(pieces)), lambda: pieces)
+        if ids is None:
+            return None
         if self._due(len(pieces)) and not self._agrees(ids, [p.encode() for p in pieces[:_LOOKED_AT]]):
             return None
         return ids
+
+    def completed(self, ids: np.ndarray, pieces: Callable[[], list[str] | None]) -> np.ndarray | None:
+        """What merging made of a short text's pieces, with tokens that no merges make.
+
+        Args:
+          ids: int32, joined.  pieces: gives them, and is only called where such a token may be missing.
+
+        Returns:
+          int32; None where there are no pieces to be had.
+        """
+        if not self.may_lack(ids) or not self._whole_only.stands_in(ids):
+            return ids
+        found = pieces()
+        if found is None:
+            return None
+        encoded = list(map(str.encode, found))
+        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        return self._whole_only.put(ids, self._length, sizes, encoded.__getitem__)
 
     def encode_text(self, raw: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
         """int32: the ids of a text in pieces, joined; None where they cannot be told.
@@ -156,6 +172,10 @@ class CompiledMerger:
     def _merged(self, text: str) -> np.ndarray:
         """int32: the ids of pieces with zero bytes between them."""
         return self.ids.take(ranks_of(self._encoding, text))
+
+    def lengths(self, ids: np.ndarray) -> np.ndarray:
+        """int64: the bytes of each id."""
+        return self._length.take(ids)
 
     def packed(self) -> np.ndarray:
         """int64: of each number the id, and its bytes from bit 32 on."""
@@ -214,10 +234,23 @@ class _WholeOnly:
         self.first, self.second = np.zeros(n_ids, bool), np.zeros(n_ids, bool)
         self.first[[m[0] for m in merged]] = True
         self.second[[m[1] for m in merged]] = True
+        self._merged: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # what merges make of them, by the first two
+        for m in merged:
+            self._merged.setdefault(m[:2], []).append(m)
 
     def may_hold(self, ids: np.ndarray) -> bool:
         """Could one of the tokens be missing among the ids?"""
         return bool(self.tokens) and bool((self.first.take(ids[:-1]) & self.second.take(ids[1:])).any())
+
+    def stands_in(self, ids: np.ndarray) -> bool:
+        """Is what merges make of one of the tokens among the ids?  For short texts: each place is looked at."""
+        at = np.flatnonzero(self.first.take(ids[:-1]) & self.second.take(ids[1:])).tolist()
+        known = ids.tolist() if at else []
+        for i in at:
+            for m in self._merged.get((known[i], known[i + 1]), ()):
+                if tuple(known[i : i + len(m)]) == m:
+                    return True
+        return False
 
     def put(self, ids: np.ndarray, length: np.ndarray, sizes: np.ndarray, piece: Callable[[int], bytes]) -> np.ndarray:
         """The ids of pieces, each piece that is one of the tokens by its own id.

@@ -7,6 +7,7 @@ far as its tokens are of the pattern's bytes: 40 to 60 MB.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 
@@ -40,7 +41,8 @@ class SeamedMerger:
         self._parts = merger.parts()
         self._until = WATCHED
         some = b"".join([t for t in ranks if t.isascii() and b"\0" not in t][:: len(ranks) >> 8 or 1])
-        self.usable = self._agrees(some, self._found(some)[0])
+        found = self._completed(some, *self._found(some))
+        self.usable = found is not None and self._agrees(some, found[0])
 
     def encode(self, data: bytes) -> tuple[np.ndarray, np.ndarray] | None:
         """The ids of a text, int32, and the bytes of each, int64; None where another way has to.
@@ -57,14 +59,24 @@ class SeamedMerger:
             joined = data.replace(b"\xff", b"\0")
         if not joined.isascii() and joined.translate(None, BYTES):
             return None
-        ids, lengths, lacking = self._found(joined)
-        if lacking:
-            return None
+        found = self._completed(data, *self._found(joined))
         self._until -= len(data)
-        if self._until < 0:
+        if self._until < 0 and found is not None:
             self._until = WATCHED
-            self.usable = self._agrees(data, ids)
-        return (ids, lengths) if self.usable else None
+            self.usable = self._agrees(data, found[0])
+        return found if self.usable else None
+
+    def _completed(
+        self, data: bytes, ids: np.ndarray, lengths: np.ndarray, lacking: bool
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Ids and lengths with the tokens that no merges make; None where the pieces are needed and not to be had."""
+        if lacking:
+            found = self._merger.completed(ids, functools.partial(self._pieces, data))
+            if found is None:
+                return None
+            if found is not ids:
+                return found, self._merger.lengths(found)
+        return ids, lengths
 
     def _found(self, data: bytes) -> tuple[np.ndarray, np.ndarray, bool]:
         """Ids, lengths, and whether a token that no merges make may be missing among them."""
@@ -80,7 +92,7 @@ class SeamedMerger:
     def _agrees(self, data: bytes, ids: np.ndarray) -> bool:
         pieces = self._pieces(data)
         want = self._merger.encode_words(pieces) if pieces else None
-        if want is None or self._merger.may_lack(ids) or np.array_equal(want, ids):
+        if want is None or np.array_equal(want, ids):
             return True
         warnings.warn(
             f"tiktoken's loop cut a text of {len(data)} bytes otherwise than `re` does: pieces are found by `re` "
