@@ -96,8 +96,9 @@ class Pipeline:
         return Prepared(array, marks, _NO_SPACES)
 
     def untouched(self, text: str) -> bytes | None:
-        """The buffer of a document that these steps leave as it is, whatever the mode; None where they may not."""
-        if self.prefix_space or not self.normalizer.unchanged((text,)):
+        """The buffer of a document that these steps leave as it is, whatever the mode; None where that is not plain."""
+        kind = self.normalizer.kind
+        if self.prefix_space or kind == "reference" or (kind == "nfc" and not text.isascii()):
             return None
         data = self.utf8(text)
         return data if self.added.absent(data) else None
