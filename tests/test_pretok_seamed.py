@@ -8,6 +8,7 @@ import warnings
 import families as small
 import numpy as np
 import pytest
+import small_bpe
 from test_pretok_written import ALPHABET, WITHOUT, pieces, tables_of
 
 import toktier
@@ -197,3 +198,54 @@ def test_a_difference_is_seen_and_ends_the_use(monkeypatch):
         warnings.simplefilter("error")
         assert np.array_equal(engine.encode_buffer(text).ids, want)
     assert not merger.usable
+
+
+def test_tokens_that_no_merges_make_are_put_where_they_are_whole_pieces(corpus):
+    import json
+
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    hf = Tokenizer(models.BPE())
+    hf.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    hf.decoder = decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=600, initial_alphabet=letters, show_progress=False)
+    hf.train_from_iterator(["".join(corpus.values())[:20_000]], trainer)
+    parts = json.loads(hf.to_str())
+    parts["model"]["ignore_merges"] = True
+    # of two merged tokens, of three, with another one in front, and of letters of two bytes
+    words = [" theory", " theoryof", "wwwx", " \u0449\u0449", "\u0449\u0449"]
+    letter = small_bpe.byte_letters()
+    for word in words:
+        token = "".join(letter[b] for b in word.encode())
+        parts["model"]["vocab"].setdefault(token, len(parts["model"]["vocab"]))
+    hf = Tokenizer.from_str(json.dumps(parts))
+    tok = toktier.load(hf)
+    engine = tok.core.host
+    engine.warmup()
+    assert engine._seamed is not None
+    assert sorted(engine._whole_only) == sorted(map(str.encode, words))
+    rng = random.Random(5)
+    pool = [
+        " theory",
+        " theoryof",
+        "theory",
+        "wwwx",
+        " wwwx",
+        "w",
+        "\u0449\u0449",
+        " ",
+        "  ",
+        "\n",
+        "of",
+        ".",
+        " the",
+        "s",
+    ]
+    for _ in range(400):
+        text = "".join(rng.choices(pool, k=rng.randint(1, 12)))
+        want = hf.encode(text).ids
+        ids, ends = engine.encode_short(text.encode())
+        assert ids.tolist() == want, text
+        assert ends.tolist() == np.cumsum([len(tok.token_bytes(t)) for t in want]).tolist()
+        assert engine.encode_buffer(text.encode()).ids.tolist() == want
