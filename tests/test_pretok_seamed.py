@@ -137,8 +137,10 @@ def test_a_pattern_too_large_for_its_engine_is_left_out(monkeypatch):
     monkeypatch.setattr(host, "SeamedText", Large)
     tok = toktier.load("o200k_base")
     engine = HostEngine(tok.core.tables)
+    assert "until 128 KiB of text" in engine.explain()
     engine.warmup()
     assert engine._seamed is None
+    assert "tiktoken's engine refuses the pattern" in engine.explain()
     assert engine.encode_buffer(b"some words").ids.tolist() == tok.encode("some words").tolist()
 
 
@@ -187,6 +189,7 @@ def test_a_difference_is_seen_and_ends_the_use(monkeypatch):
     engine.warmup()
     merger = engine._seamed
     assert merger is not None
+    assert "in one pass of tiktoken's loop" in engine.explain()
     monkeypatch.setattr(way, "WATCHED", 100)
     text = b"some   words, and    more of them\n" * 4
     want = HostEngine(tok.core.tables).encode_buffer(text).ids
@@ -198,6 +201,7 @@ def test_a_difference_is_seen_and_ends_the_use(monkeypatch):
         warnings.simplefilter("error")
         assert np.array_equal(engine.encode_buffer(text).ids, want)
     assert not merger.usable
+    assert "its pattern was found to differ" in engine.explain()
 
 
 def test_tokens_that_no_merges_make_are_put_where_they_are_whole_pieces(corpus):

@@ -85,6 +85,7 @@ def _on_engines(core: Core, engine: str) -> tuple[Part, ...]:
         _normalizer(core),
         Part("pre-tokenizer", engine, f"{pretok.n_symbols} symbols, {states}, {monoids}"),
         Part("BPE", engine, f"{spec.n_ids} ids, {len(bpe.pairs)} merges of {rule}{_lacks(core)}"),
+        *(() if engine in ("device", "reference") else (Part("host engine", "host", core.host.explain()),)),
         Part("post-processor", "host", _framing(core)),
         _decoder(core),
     )

@@ -98,6 +98,7 @@ class HostEngine:
         if written:
             self._ascii_pieces = spelled(written, tables.pretok, 128).findall
         self._seamed: SeamedMerger | None = None
+        self._unsewn = "no pattern without look-ahead is proven for this pre-tokenizer"  # why there is none, if so
         self._pieces: Callable[[str], list[str]] | None = None  # the same for all but the rarest characters
         self._wide_bytes = 0  # merged so far; threads may lose a count, which matters little
         self._whole_only = _tokens(tables.bpe, tables.bpe.only_whole)
@@ -171,6 +172,20 @@ class HostEngine:
     def warmup(self) -> None:
         """Make what many texts need: the compiled merger and its pattern (0.4 to 0.9 s, 100 to 135 MB)."""
         self._compile()
+
+    def explain(self) -> str:
+        """How texts are encoded at present, and why not more quickly."""
+        merger, seamed = self._compiled, self._seamed
+        if not self._sews:
+            return "plain Python and NumPy: pieces begin inside characters, or leave some out"
+        if merger is None:
+            return f"plain Python and NumPy, until {_COMPILE_BYTES >> 10} KiB of text were met or warmup() was called"
+        if not merger.usable:
+            return "plain Python and NumPy: tiktoken's loop was found to differ"
+        if seamed is not None and seamed.usable:
+            return f"texts of up to {_SEAMED >> 10} KiB in one pass of tiktoken's loop, longer ones by pieces in it"
+        why = self._unsewn if seamed is None else "its pattern was found to differ"
+        return f"pieces one by one in tiktoken's loop; not texts as a whole: {why}"
 
     def piece_marks(self, buffer: np.ndarray | bytes) -> np.ndarray:
         """int64[p]: byte offset of every piece's start."""
@@ -286,8 +301,10 @@ class HostEngine:
             if self._ascii_pieces is not None:
                 self._pieces = spelled(self._pretok.written, self._pretok).findall
                 if sewn := seamed.proven(self._pretok):
-                    with contextlib.suppress(ValueError):  # a pattern may be larger than its engine takes
+                    try:
                         self._seamed = SeamedMerger(ranks, SeamedText(sewn, self._pretok), merger, self._words)
+                    except ValueError as e:  # a pattern may be larger than its engine takes
+                        self._unsewn = f"tiktoken's engine refuses the pattern: {e}"
             self._compiled = merger
         finally:
             self._making.release()
