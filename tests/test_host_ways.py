@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import subprocess
+import sys
 import threading
 from typing import NamedTuple
 
@@ -144,6 +147,25 @@ def test_short_texts_do_not_wait_for_the_compiled_loop(parts):
         thread.join()
     assert host._compiled is not None
     assert np.array_equal(host.encode_buffer(text).ids, want)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_while_the_loop_is_made_makes_its_own():
+    code = """
+import os, threading, toktier
+host = toktier.load("cl100k_base").core.host
+taken = threading.Event()
+making = threading.Thread(target=lambda: (host._making.attempt(), taken.set(), threading.Event().wait()), daemon=True)
+making.start()
+taken.wait()
+host.warmup()
+assert host._compiled is None  # another thread makes it: nobody waits
+if os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+host.warmup()
+os._exit(host._compiled is None)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,14 @@ class MakingLock:
         self._lock = threading.RLock()
         _all.add(self)
 
+    def attempt(self) -> bool:
+        """Take the lock unless another thread has it; `release` has to follow."""
+        return self._lock.acquire(blocking=False)
+
+    def release(self) -> None:
+        """Give back what `attempt` took."""
+        self._lock.release()
+
     def __enter__(self) -> None:
         self._lock.acquire()
 

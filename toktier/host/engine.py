@@ -34,6 +34,7 @@ from toktier.host.rounds import RoundMerger
 from toktier.host.seamed import SeamedMerger
 from toktier.host.short import PieceMerger
 from toktier.host.whole import NONE, find_whole
+from toktier.locks import MakingLock
 from toktier.pretok import seamed
 from toktier.pretok.host_scan import piece_bounds
 from toktier.pretok.seamed import SeamedText
@@ -88,7 +89,7 @@ class HostEngine:
         self._length = np.ascontiguousarray(tables.bpe.token_length, np.int64)
         self._single = PieceMerger(tables.bpe)
         self._rounds = RoundMerger(tables.bpe, self._single)
-        self._making = threading.Lock()
+        self._making = MakingLock()
         self._compiled: CompiledMerger | None = None
         self._merges, self._bytes = 0, 0  # pieces and bytes of text met without it
         # no piece begins inside a character, and no character is in none
@@ -292,8 +293,8 @@ class HostEngine:
 
     def _compile(self) -> None:
         """Make what merges many pieces quickest; a thread that comes meanwhile goes on without."""
-        if self._compiled is not None or not self._making.acquire(blocking=False):
-            return  # nor does a child wait that was forked meanwhile
+        if self._compiled is not None or not self._making.attempt():
+            return
         try:
             ranks = effective_ranks(self._bpe)
             merger = CompiledMerger(self._bpe, self._single.encode, self._whole_only, ranks)
@@ -311,8 +312,9 @@ class HostEngine:
 
     def _compile_aside(self) -> None:
         """`_compile` in a thread: no short text waits the better part of a second for what later ones need."""
-        if self._making.locked():
+        if not self._making.attempt():
             return
+        self._making.release()
         with contextlib.suppress(RuntimeError):  # the interpreter is about to end: nothing comes later
             threading.Thread(target=self._compile, name="compiled-loop").start()
 
