@@ -19,7 +19,7 @@ from toktier.pretok import seamed, written
 from toktier.pretok.generate import families
 from toktier.pretok.verify import Plan
 
-WIDE = "éßıſ\u00a0\u2003\u2028\u0085—“”’…→🚀😀\ufe0f\u200d\ufeff\uffff\u0378²٣ǅʰ\u0301ЖжאبΩωⅧ１𠀀"
+WIDE = "한글ꀀꙀꬰ힣éßıſ\u00a0\u2003\u2028\u0085—“”’…→🚀😀\ufe0f\u200d\ufeff\uffff\u0378²٣ǅʰ\u0301ЖжאبΩωⅧ１𠀀"
 
 
 @pytest.mark.parametrize("name", families())

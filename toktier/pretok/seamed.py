@@ -8,8 +8,8 @@ Three characters tell which blank that is, so a *seam*, a character that no clas
 
 Both parts are derived from the pattern over symbols (`written.py`) and, like it, proven against the automata on every
 word that a proof asks for, by the standard library's `re`.  `SeamedText` writes them out in the syntax that `re` and
-Rust's `regex` read alike: classes of ranges, greedy quantifiers, first alternative first.  It leaves out the scripts of
-three bytes a character, whose classes make an automaton outgrow its cache.
+Rust's `regex` read alike: classes of ranges, greedy quantifiers, first alternative first.  It leaves out most scripts
+of three bytes a character, whose classes make an automaton outgrow its cache; Hangul is in.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from toktier.pretok.learn import Bimachine, Word
     from toktier.pretok.verify import Plan
 
-# UTF-8 of code points below U+0800, from U+2000 to U+2FFF, and from U+F000 to U+3FFFF; the last byte here is the seam
-BYTES = bytes(range(1, 0xE0)) + b"\xe2\xef\xf0\0"
+# UTF-8 of code points below U+0800 and from U+2000, U+A000 and U+F000 to U+2FFF, U+DFFF and U+3FFFF; last, the seam
+BYTES = bytes(range(1, 0xE0)) + b"\xe2\xea\xeb\xec\xed\xef\xf0\0"
 SEAM = "\0"  # between pieces; a text that holds it is not for the pattern
 _SET = rf"(?:\[[{SYMBOLS}]+\]|{re.escape(NOTHING)})"
 _LEAVES = re.compile(rf"({_SET})\+\(\?!({_SET})\)")  # a run that leaves its last character to what follows
@@ -115,7 +115,7 @@ class SeamedText:
     def __init__(self, seamed: Seamed, tables: PretokTables) -> None:
         label = labels(tables, 0x110000)
         label[0] = -1  # the seam
-        for outside in ((0x800, 0x2000), (0x3000, 0xF000), (0x40000, 0x110000)):
+        for outside in ((0x800, 0x2000), (0x3000, 0xA000), (0xE000, 0xF000), (0x40000, 0x110000)):
             label[slice(*outside)] = -1
 
         def spelled(symbols: frozenset[int], code: str, nothing: str) -> str:
