@@ -97,28 +97,33 @@ def planned(chunks: ChunkList, engine: WindowEngine, splice: Splice) -> Plan:
 
 
 def appended(chunks: ChunkList, engine: WindowEngine, text: str) -> tuple[Splice, Plan] | None:
-    """`repair.certified` and `planned` for an append of some length to a last chunk of some length, else None.
+    """`repair.certified` and `planned` for an append to a last chunk that holds a cut; else None.
 
     The same in a straight line, since of all changes this is the one that has to be quick: nothing is behind it, and
     the cut is mostly a few characters before it.
     """
     k = len(chunks.chunks) - 1
-    if k < 0 or len(text) < SMALL or chunks.n_given:
+    if k < 0 or chunks.n_given:
         return None
     chunk = chunks.chunks[k]
     old, n = chunk.text, len(chunk.text)
-    if n < SMALL + 3:
+    if n < 4:
         return None
     back = beside(engine.rules, old[-3:], "", text[:2])
-    head = n - back if back >= 0 else engine.rules.last(old, n - 2, SMALL - 1)
-    if head < SMALL:
+    head = n - back if back >= 0 else engine.rules.last(old, n - 2)
+    if head <= 0:
         return None
     gone = old[head:]
     window = gone + text
     encoded = engine.encode(window, True)
     size = chunk.n_bytes - engine.measure(gone)
     tokens = bisect_right(chunk.ends.data, size)
-    new = [Chunk(old[:head], chunk.ends[:tokens], size), *build(engine, window, encoded)]
+    kept = Chunk(old[:head], chunk.ends[:tokens], size)
+    if head >= SMALL <= len(window):
+        new = [kept, *build(engine, window, encoded)]
+    else:
+        ends = np.concatenate([kept.ends.astype(np.int64), encoded.ends + size])
+        new = build(engine, kept.text + window, Encoded(encoded.ids, ends, size + encoded.n_bytes))
     at, token, _ = chunks.before(k)
     splice = Splice(at + head, at + n, window, encoded, "certified", 0)
     return splice, Plan(k, k + 1, new, token + tokens, len(chunk.ends) - tokens)
