@@ -168,6 +168,18 @@ os._exit(host._compiled is None)
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
 
 
+def test_a_program_that_ends_while_the_loop_is_made_ends_in_silence():
+    code = """
+import toktier
+tok = toktier.load("o200k_base")
+text = "some words, and others " * 900
+while not tok.core.host._bytes >= 1 << 17:
+    tok.encode(text, engine="host")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stderr == done.stdout == ""
+
+
 @pytest.mark.parametrize(
     "first",
     [

@@ -315,6 +315,9 @@ class HostEngine:
         if not self._making.attempt():
             return
         self._making.release()
+        # tiktoken imports it, and it cannot be imported any more once the interpreter has begun to end
+        import concurrent.futures.thread  # noqa: F401
+
         with contextlib.suppress(RuntimeError):  # the interpreter is about to end: nothing comes later
             threading.Thread(target=self._compile, name="compiled-loop").start()
 
