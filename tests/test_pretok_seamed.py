@@ -13,7 +13,7 @@ from test_pretok_written import ALPHABET, WITHOUT, pieces, tables_of
 
 import toktier
 from toktier.certify.machine import bimachine
-from toktier.host.compiled import loop, ranks_of
+from toktier.host.compiled import _WholeOnly, loop, ranks_of
 from toktier.host.engine import HostEngine
 from toktier.pretok import seamed, written
 from toktier.pretok.generate import families
@@ -253,3 +253,12 @@ def test_tokens_that_no_merges_make_are_put_where_they_are_whole_pieces(corpus):
         assert ids.tolist() == want, text
         assert ends.tolist() == np.cumsum([len(tok.token_bytes(t)) for t in want]).tolist()
         assert engine.encode_buffer(text.encode()).ids.tolist() == want
+
+
+def test_many_tokens_that_begin_alike_cost_one_look():
+    tokens = {b"ab" + bytes([97 + i, 97 + j]): bytes(4) for i in range(26) for j in range(26)}
+    whole = _WholeOnly(tokens, lambda token: list(token), 256)  # merges make nothing of them but their bytes
+    assert [len(kinds) for kinds in whole._merged.values()] == [1]
+    assert whole.stands_in(np.frombuffer(b"xxabzzxx", np.uint8).astype(np.int32))
+    assert not whole.stands_in(np.frombuffer(b"xxab", np.uint8).astype(np.int32))
+    assert not whole.stands_in(np.frombuffer(b"abA", np.uint8).astype(np.int32))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import random
+import sqlite3
 import unicodedata
 
 import families
@@ -279,3 +282,23 @@ def test_views_cost_a_copy_only_while_they_live(corpus):
 
 def test_family_texts_are_there():
     assert {"english", "code", "chinese", "hard", "chat", "vietnamese_nfd"} <= set(families.texts())
+
+
+@pytest.mark.parametrize("change", [ChunkList.replace, ChunkList.retext])
+def test_no_interrupt_comes_between_what_is_written(change):
+    # CPython delivers a signal behind a call and where a loop goes back, and nowhere else
+    names = [i.opname for i in dis.get_instructions(change)]
+    behind = names[names.index("STORE_SUBSCR") :]
+    assert not [n for n in behind if n.startswith(("CALL", "JUMP_BACKWARD", "FOR_ITER"))]
+
+
+def test_a_chunk_is_counted_once_whatever_its_string_grows_to(corpus):
+    session = pair("gpt2")[0].session("".join(corpus.values())[:9_000] + "\u4e2d")
+    chunks = session._chunks
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        for chunk in chunks.chunks:
+            before = chunk.text.__sizeof__()
+            database.execute("select ?", (chunk.text,))  # which keeps the UTF-8 with the string
+            assert chunk.text.isascii() or chunk.text.__sizeof__() > before
+    session.truncate(0)
+    assert chunks._held == 0

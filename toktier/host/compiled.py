@@ -234,9 +234,10 @@ class _WholeOnly:
         self.first, self.second = np.zeros(n_ids, bool), np.zeros(n_ids, bool)
         self.first[[m[0] for m in merged]] = True
         self.second[[m[1] for m in merged]] = True
-        self._merged: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # what merges make of them, by the first two
+        # what merges make of them, by the first two and by how many there are
+        self._merged: dict[tuple[int, ...], dict[int, set[tuple[int, ...]]]] = {}
         for m in merged:
-            self._merged.setdefault(m[:2], []).append(m)
+            self._merged.setdefault(m[:2], {}).setdefault(len(m), set()).add(m)
 
     def may_hold(self, ids: np.ndarray) -> bool:
         """Could one of the tokens be missing among the ids?"""
@@ -247,8 +248,8 @@ class _WholeOnly:
         at = np.flatnonzero(self.first.take(ids[:-1]) & self.second.take(ids[1:])).tolist()
         known = ids.tolist() if at else []
         for i in at:
-            for m in self._merged.get((known[i], known[i + 1]), ()):
-                if tuple(known[i : i + len(m)]) == m:
+            for count, some in self._merged.get((known[i], known[i + 1]), {}).items():
+                if tuple(known[i : i + count]) in some:
                     return True
         return False
 

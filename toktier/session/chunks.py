@@ -30,7 +30,8 @@ class Chunk(NamedTuple):
         np.ndarray
     )  # uint16 or uint32 [tokens]: exclusive end of each token, in normalized UTF-8 bytes from the chunk's start
     n_bytes: int  # of the normalized text
-    given: bool = False  # ids came from the caller: they are not the text's own, and the chunk is not cut
+    given: bool  # ids came from the caller: they are not the text's own, and the chunk is not cut
+    held: int  # bytes of memory, counted once: a string grows when its UTF-8 is asked for in C
 
     @property
     def n_tokens(self) -> int:
@@ -40,12 +41,12 @@ class Chunk(NamedTuple):
 
 def make_chunk(text: str, ends: np.ndarray, n_bytes: int, given: bool = False) -> Chunk:
     """A chunk with its ends as narrow as they can be."""
-    return Chunk(text, ends.astype(np.uint16 if n_bytes < 1 << 16 else np.uint32), n_bytes, given)
+    return chunk_of(text, ends.astype(np.uint16 if n_bytes < 1 << 16 else np.uint32), n_bytes, given)
 
 
-def _held(chunk: Chunk) -> int:
-    """Bytes of memory of one chunk: the string as CPython stores it, the ends, 240 for the objects around them."""
-    return chunk.text.__sizeof__() + chunk.ends.nbytes + 240
+def chunk_of(text: Any, ends: np.ndarray, n_bytes: int, given: bool = False) -> Chunk:
+    """A chunk that holds the string as CPython stores it, the ends, and 240 bytes for the objects around them."""
+    return Chunk(text, ends, n_bytes, given, text.__sizeof__() + ends.nbytes + 240)
 
 
 class ChunkList:
@@ -118,32 +119,32 @@ class ChunkList:
         old, gone = len(self.chunks), self.chunks[first:last]
         held, given, columns = self._held, self.n_given, []
         for c in gone:
-            held -= _held(c)
+            held -= c.held
             given -= c.given
         chars, tokens, n_bytes = self.before(first)
         for c in new:
-            held += _held(c)
+            held += c.held
             given += c.given
             chars, tokens, n_bytes = chars + len(c.text), tokens + len(c.ends), n_bytes + c.n_bytes
             columns.append((chars, tokens, n_bytes))
         touched = self.touched + 3 * (len(new) + old + 1 - last)
-        if last == old:  # an append: few numbers, quicker one by one
-            for k, column in enumerate(columns, first + 1):
-                self._chars[k], self._tokens[k], self._bytes[k] = column
-        else:
-            end = np.array([chars, tokens, n_bytes])
-            tail = self._at[:, last : old + 1] + (end - self._at[:, last])[:, None]
-            middle = first + 1 + len(new)
-            self._at[:, first + 1 : middle] = np.array(columns, np.int64).reshape(-1, 3).T
-            self._at[:, middle - 1 : middle + old - last] = tail
+        block, middle = np.array(columns, np.int64).reshape(-1, 3).T, first + 1 + len(new)
+        if last < old:
+            tail = self._at[:, last + 1 : old + 1] + (np.array([chars, tokens, n_bytes]) - self._at[:, last])[:, None]
+            block = np.concatenate([block, tail], axis=1)
+            middle += old - last
+        # no call and no loop from here on: where an interrupt comes, it comes before all of it or behind
+        self._at[:, first + 1 : middle] = block
         self.chunks[first:last] = new
         self._held, self.n_given, self.touched = held, given, touched
 
     def retext(self, k: int, text: Any) -> None:
         """Chunk k, with its text put back or forgotten."""
         chunk = self.chunks[k]
-        self.chunks[k] = new = chunk._replace(text=text)
-        self._held += _held(new) - _held(chunk)
+        new = chunk_of(text, chunk.ends, chunk.n_bytes, chunk.given)
+        held = self._held + new.held - chunk.held
+        self.chunks[k] = new
+        self._held = held
 
     def fork(self) -> ChunkList:
         """The same chunks in a list of its own."""

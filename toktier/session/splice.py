@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .chunks import CHARS, Chunk, ChunkList, make_chunk
+from .chunks import CHARS, Chunk, ChunkList, chunk_of, make_chunk
 from .repair import Encoded, Splice, WindowEngine, beside
 
 SMALL = CHARS // 4  # a chunk below this takes its left neighbour in
@@ -72,7 +72,7 @@ def planned(chunks: ChunkList, engine: WindowEngine, splice: Splice) -> Plan:
     kept: list[Chunk] = []
     if head >= SMALL <= len(text):  # two chunks cost less than one that is put together
         chunk = chunks.chunks[first]
-        kept = [Chunk(chunk.text[:head], chunk.ends[: start - token], byte1 - byte)]
+        kept = [chunk_of(chunk.text[:head], chunk.ends[: start - token], byte1 - byte)]
     elif head:
         chunk = chunks.chunks[first]
         shift = byte1 - byte
@@ -118,7 +118,7 @@ def appended(chunks: ChunkList, engine: WindowEngine, text: str) -> tuple[Splice
     encoded = engine.encode(window, True)
     size = chunk.n_bytes - engine.measure(gone)
     tokens = bisect_right(chunk.ends.data, size)
-    kept = Chunk(old[:head], chunk.ends[:tokens], size)
+    kept = chunk_of(old[:head], chunk.ends[:tokens], size)
     if head >= SMALL <= len(window):
         new = [kept, *build(engine, window, encoded)]
     else:
