@@ -1,5 +1,6 @@
 """The command line: what it prints is what the library returns, and it ends as a Unix tool does."""
 
+import io
 import json
 import subprocess
 import sys
@@ -32,8 +33,6 @@ def command(monkeypatch, capfdbinary):
 
 class _Stdin:
     def __init__(self, data):
-        import io
-
         self.buffer = io.BytesIO(data)
 
     def isatty(self):
@@ -85,6 +84,33 @@ def test_decode_reads_what_encode_writes(command, file, tmp_path, kind):
     assert command("encode", "-f", kind, "-o", ids, file)[0] == 0
     assert command("decode", ids) == (0, TEXT.encode(), "")
     assert command("decode", "--bytes", stdin=ids.read_bytes()) == (0, TEXT.encode(), "")
+
+
+def test_npy_goes_through_a_pipe_and_behind_what_a_file_holds(file, tmp_path):
+    """Its header holds the number of ids, and neither takes it back."""
+    toktier_command = [sys.executable, "-m", "toktier.cli"]
+    with subprocess.Popen([*toktier_command, "encode", "-f", "npy", str(file)], stdout=subprocess.PIPE) as encode:
+        back = subprocess.run([*toktier_command, "decode"], stdin=encode.stdout, capture_output=True)
+        encode.stdout.close()
+    assert (encode.returncode, back.returncode, back.stderr) == (0, 0, b"")
+    assert back.stdout == TEXT.encode()
+    target = tmp_path / "appended"
+    target.write_bytes(b"before")
+    with target.open("ab") as handle:
+        subprocess.run([*toktier_command, "encode", "-f", "npy", str(file)], stdout=handle, check=True)
+    written = target.read_bytes()
+    assert written.startswith(b"before")
+    array = np.load(io.BytesIO(written.removeprefix(b"before")))
+    assert len(array) * 4 + 128 == len(written) - len(b"before")
+    assert np.array_equal(array, toktier.load("o200k_base").encode(TEXT))
+
+
+def test_npy_that_fails_puts_nothing_on_stdout(monkeypatch, command, tmp_path):
+    monkeypatch.setattr(cli_text, "BLOCK", 8)
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"some words and then \xff")
+    status, out, _ = command("encode", "-f", "npy", path)
+    assert (status, out) == (1, b"")
 
 
 @pytest.mark.parametrize("kind", ["text", "json", "npy"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +200,36 @@ def test_more_than_two_billion_ids_do_not_overflow() -> None:
     header = io.BytesIO(file.header)
     assert np.lib.format.read_magic(header) == (1, 0)
     assert np.lib.format.read_array_header_1_0(header) == ((1025 << 22,), False, np.dtype("<i4"))
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+    tok = toktier.load("o200k_base")
+    target = tmp_path / "no" / "ids.npy"
+    with pytest.raises(FileNotFoundError, match="folder is not there: make it first") as missing:
+        tok.encode_file(io.BytesIO(b"abc")).save(target)
+    assert missing.value.filename == str(target)
+    with pytest.raises(IsADirectoryError, match="name a file in it") as folder:
+        tok.encode_file(io.BytesIO(b"abc")).save(tmp_path)
+    assert folder.value.filename == str(tmp_path)
+    with pytest.raises(OSError, match="make room there") as full, npy.complete_file(tmp_path / "ids.npy"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert full.value.filename == str(tmp_path / "ids.npy")
+    unread = tmp_path / "input.txt"
+    with pytest.raises(OSError, match=r"input\.txt"), npy.complete_file(tmp_path / "ids.npy"):
+        raise OSError(errno.EIO, "Input/output error", str(unread))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_is_followed_and_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
+    tok = toktier.load("o200k_base")
+    file, link, pipe = tmp_path / "ids.npy", tmp_path / "link.npy", tmp_path / "pipe"
+    link.symlink_to(file)
+    tok.encode_file(io.BytesIO(b"hello world")).save(link)
+    assert link.is_symlink()
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        assert tok.encode_file(io.BytesIO(b"hello world")).save(pipe) == 2
+    assert read.result() == file.read_bytes()
+    assert pipe.is_fifo()
+    assert np.load(file).tolist() == [24912, 2375]

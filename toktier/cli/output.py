@@ -12,7 +12,7 @@ from typing import BinaryIO
 import click
 import numpy as np
 
-from toktier.npy import NpyWriter, complete_file
+from toktier.npy import NpyWriter, complete_file, spooled
 
 FORMATS = ("text", "json", "npy")
 _SUFFIX = {".npy": "npy", ".json": "json", ".jsonl": "json"}
@@ -24,23 +24,34 @@ def format_of(chosen: str | None, output: str) -> str:
 
 
 @contextlib.contextmanager
-def sink(output: str) -> Iterator[BinaryIO]:
-    """The stream to write to: stdout for `-`, else a temporary file that takes the name `output` on success only."""
-    if output == "-":
+def sink(output: str, kind: str = "text") -> Iterator[BinaryIO]:
+    """The stream to write to: stdout for `-`, else a temporary file that takes the name `output` on success only.
+
+    A .npy file for stdout waits in a temporary file too: its header holds the number of ids, and stdout is a pipe, or
+    a file that others append to.
+    """
+    if output != "-":
+        with complete_file(output) as handle:
+            yield handle
+    elif kind == "npy":
+        with spooled(lambda: contextlib.nullcontext(sys.stdout.buffer)) as handle:
+            yield handle
+    else:
         yield sys.stdout.buffer
-        return
-    with complete_file(output) as handle:
-        yield handle
 
 
 class IdWriter:
-    """Takes the ids of one input after the other, each in any number of arrays: `begin`, `ids` ..., `end`."""
+    """Takes the ids of one input after the other, each in any number of arrays: `begin`, `ids` ..., `end`.
+
+    Args:
+      stream: what `sink` gives; for .npy it is seekable.
+      kind: of FORMATS.
+    """
 
     def __init__(self, stream: BinaryIO, kind: str) -> None:
         self.stream = stream
         self.kind = kind
         self.count = 0
-        self._kept: list[np.ndarray] = []
         self._npy: NpyWriter | None = None
 
     def begin(self, name: str) -> None:
@@ -48,16 +59,13 @@ class IdWriter:
         self.count = 0
         if self.kind == "json":
             self.stream.write(f'{{"file": {json.dumps(name)}, "ids": ['.encode())
-        elif self.kind == "npy" and self._seekable:
+        elif self.kind == "npy":
             self._npy = NpyWriter(self.stream)
 
     def ids(self, ids: np.ndarray) -> None:
         """More ids (int32[k]) of the current input."""
-        if self.kind == "npy":
-            if self._npy is not None:
-                self._npy.write(ids)
-            else:
-                self._kept.append(ids)
+        if self._npy is not None:
+            self._npy.write(ids)
         elif len(ids):
             separator = ", " if self.kind == "json" else " "
             lead = separator if self.count else ""
@@ -72,13 +80,6 @@ class IdWriter:
             self.stream.write(b"\n")
         elif self._npy is not None:
             self._npy.close()
-        else:
-            np.save(self.stream, np.concatenate([*self._kept, np.zeros(0, "<i4")]))
-
-    @property
-    def _seekable(self) -> bool:
-        """Whether the header can be put right at the end, so that ids need not be kept (not so in a pipe)."""
-        return self.stream is not sys.stdout.buffer
 
 
 def refuse_binary_terminal(kind: str, output: str) -> None:

@@ -37,7 +37,7 @@ def command(files: tuple[str, ...], kind: str | None, target: str, **settings: A
         raise click.UsageError("--format npy takes one FILE: use --format json for several")
     output.refuse_binary_terminal(kind, target)
     chosen = EncodeSettings(**settings)
-    with text.progress(paths) as bar, output.sink(target) as stream:
+    with text.progress(paths) as bar, output.sink(target, kind) as stream:
         writer = output.IdWriter(stream, kind)
         for path in paths:
             writer.begin(path)
