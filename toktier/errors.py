@@ -18,7 +18,15 @@ class InputTypeError(ToktierError, TypeError):
 
 
 class SpecialTokenError(InputError):
-    """The text holds a special token and `special_tokens="forbid"` is in force."""
+    """The text holds a special token and `special_tokens="forbid"` is in force.
+
+    Attributes:
+      literal: the special token as it is written.
+    """
+
+    def __init__(self, message: str, literal: str = "") -> None:
+        super().__init__(message)
+        self.literal = literal
 
 
 class SourceError(ToktierError, ValueError):

@@ -233,5 +233,6 @@ def _forbidden(literal: str, texts: Sequence[str]) -> SpecialTokenError:
     for k, text in enumerate(texts):
         if (at := text.find(literal)) >= 0:
             name = "text" if len(texts) == 1 else f"texts[{k}]"
-            return SpecialTokenError(f"{name} holds the special token {literal!r} at character {at}; pass {way_out}")
-    return SpecialTokenError(f"the text holds the special token {literal!r}; pass {way_out}")
+            message = f"{name} holds the special token {literal!r} at character {at}; pass {way_out}"
+            return SpecialTokenError(message, literal)
+    return SpecialTokenError(f"the text holds the special token {literal!r}; pass {way_out}", literal)

@@ -434,7 +434,8 @@ def _refuse_surrogates(text: str, cause: Exception) -> None:
 def _forbidden(content: str, at: int) -> SpecialTokenError:
     return SpecialTokenError(
         f"the text holds the special token {content!r} at character {at}; pass special_tokens='parse' to read it as "
-        "the special token, or special_tokens='text' to read it as plain text"
+        "the special token, or special_tokens='text' to read it as plain text",
+        content,
     )
 
 

@@ -113,7 +113,9 @@ class IdStream:
                     ids = self._tokenizer._encoded(chunk, self._mode, name, self._engine == "auto", whole and self._add)
                 except InputError as e:
                     after = f" (offsets count from character {begin})" if begin else ""
-                    raise type(e)(f"{self.name}: {e}{after}") from e
+                    error = type(e)(f"{self.name}: {e}{after}")
+                    error.__dict__.update(e.__dict__)
+                    raise error from e
                 begin += len(chunk)
                 yield ids
             if not begin and whole and self._add:

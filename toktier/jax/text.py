@@ -147,7 +147,9 @@ def fallback(
         try:
             made[k] = tok.encode_spans(texts[k], special_tokens=special_tokens)
         except (SpecialTokenError, InputError) as e:
-            raise type(e)(f"texts[{k}]: {e}") from None
+            error = type(e)(f"texts[{k}]: {e}")
+            error.__dict__.update(e.__dict__)
+            raise error from None
     widest = max((len(m.ids) for m in made.values()), default=0)
     if widest > ids.shape[1]:
         if not grow:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..errors import TextNotKeptError
+from ..errors import SpecialTokenError, TextNotKeptError
+from . import forbidden
 from .repair import Splice
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ def update(session: Session, text: str) -> Patch:
     first, last = chunks.find(max(front - _NEAR, 0)) - 1, chunks.find(min(stop + _NEAR, n)) + 1
     if all(isinstance(c.text, str) for c in chunks.chunks[max(first, 0) : last + 1]):
         return session._edit(front, stop, text[front : len(text) - behind])
-    return session._replace(_splice(session, text, front, stop))
+    try:
+        return session._replace(_splice(session, text, front, stop))
+    except SpecialTokenError as e:
+        raise forbidden.refused(e, "the session's text would hold", text) from None
 
 
 def forget(chunks: ChunkList, first: int, last: int) -> None:
@@ -99,7 +103,12 @@ def _splice(session: Session, text: str, front: int, stop: int) -> Splice:
         c1, c2 = 0, n
     window = text[c1 : c2 + grown]
     path = "full" if c1 == 0 and c2 == n else "certified"
-    return Splice(c1, c2, window, engine.encode(window, c1 > 0), path, 0)
+    try:
+        encoded = engine.encode(window, c1 > 0)
+    except BaseException:  # nothing changes, and what was read from the new text is let go again
+        forget(chunks, k1, k2)
+        raise
+    return Splice(c1, c2, window, encoded, path, 0)
 
 
 def _left(chunks: ChunkList, rules: Any, low: int, k1: int, new: str) -> int:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import EngineError, InputError, SessionClosedError, TextNotKeptError
-from . import forgotten, repair
+from ..errors import EngineError, InputError, SessionClosedError, SpecialTokenError, TextNotKeptError
+from . import forbidden, forgotten, repair
 from .checks import check_text, offset
 from .chunks import Chunk, ChunkList
 from .ids import IdBuffer
@@ -94,7 +94,10 @@ class Session:
         }
         self._patch: Patch | None = None
         if text or _windows.reason:
-            self._change(0, 0, text)
+            try:
+                self._change(0, 0, text)
+            except SpecialTokenError as e:
+                raise forbidden.refused(e, "text holds", text) from None
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -102,7 +105,8 @@ class Session:
         """Add `text` at the end.
 
         Raises:
-          InputTypeError: text is not a str.  SpecialTokenError, InputError: as the tokenizer's encode.
+          InputTypeError: text is not a str.  InputError: as the tokenizer's encode.
+          SpecialTokenError: the session forbids a special token that its text would hold.
           SessionClosedError: `close` was called.
         """
         with self._lock:
@@ -167,7 +171,7 @@ class Session:
             self._open()
             text = self._chunks.text()
             old = self._own_ids()
-            encoded = self._engine.encode(text)
+            encoded = self._afresh(text)
             chunks = build(self._engine, text, encoded)
             undo = self._commit(self._front, old, encoded.ids, 0, len(self._chunks), chunks)
             self._note("full", len(text), len(text), 0)
@@ -251,7 +255,7 @@ class Session:
             if not self._chunks.n_given:
                 return True
             if self._canonical is None:
-                fresh = self._engine.encode(self._chunks.text()).ids
+                fresh = self._afresh(self._chunks.text()).ids
                 self._canonical = bool(np.array_equal(fresh, self._own_ids()))
             return self._canonical
 
@@ -378,7 +382,11 @@ class Session:
             start, stop, text = around(self, start, stop, text)
             if start == stop and not text:
                 return self._done(self._nothing(start))
-        return self._done(*self._change(start, stop, text))
+        try:
+            patch, undo = self._change(start, stop, text)
+        except SpecialTokenError as e:  # it tells where in the window that was encoded
+            raise forbidden.refused_change(self, e, start, stop, text) from None
+        return self._done(patch, undo)
 
     def _change(self, start: int, stop: int, text: str) -> tuple[Patch, Undo]:
         """Replace characters that cut no given id apart."""
@@ -392,6 +400,13 @@ class Session:
         else:
             splice = repair.certified(chunks, engine, change)
         return self._spliced(splice, stop - start + len(text), before)
+
+    def _afresh(self, text: str) -> repair.Encoded:
+        """The whole text, encoded anew."""
+        try:
+            return self._engine.encode(text)
+        except SpecialTokenError as e:
+            raise forbidden.refused(e, "the session's text holds", text) from None
 
     def _replace(self, splice: repair.Splice) -> Patch:
         before = self._ids.touched + self._chunks.touched
