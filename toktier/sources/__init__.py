@@ -67,6 +67,6 @@ def _named(source: str | os.PathLike[str], pattern: Any, special_tokens: Any, na
     if isinstance(source, str) and hub.looks_like_id(source):
         return files.read(hub.locate(source), name or source, pattern, special_tokens)
     raise SourceNotFoundError(
-        f"source={text!r} is no path here, no embedded vocabulary ({', '.join(embedded.NAMES)}) and no hub id "
-        "(org/name); check the path"
+        f"source={text!r} is no path here, no embedded vocabulary ({', '.join(embedded.NAMES)}) and no hub id; "
+        "check the path, or give a hub id as OWNER/NAME, such as 'openai-community/gpt2'"
     )

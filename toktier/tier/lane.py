@@ -109,7 +109,7 @@ class Lane:
         if limits.device >= routing.NEVER:
             why = f"{size} bytes, and there is no accelerator: the host is quicker at every size"
         elif small:
-            why = f"{size} bytes are fewer than the {limits.device} from which the device is quicker"
+            why = f"{size} bytes are fewer than the {limits.device} for which a device is thought of"
         if started and size >= limits.join:
             made = self._launcher.encode(self.core.device, buffer, work, join=small)
             if not isinstance(made, str):
