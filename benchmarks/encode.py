@@ -195,6 +195,7 @@ def main() -> int:
     names = args.engines
     header = ["tokenizer", "text", "size", "as", names[0]]
     header += [f"{n} {kind}" for kind in ("fresh", "steady") for n in names[1:]]
+    print("\t".join(header), file=sys.stderr, flush=True)
     for row in rows(args):
         result["rows"].append(row)
         print("\t".join(shown(row, names)), file=sys.stderr, flush=True)

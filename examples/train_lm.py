@@ -227,7 +227,7 @@ def train(args: argparse.Namespace, sizes: Sizes, data: grain.IterDataset, folde
             history += some
             seconds = time.perf_counter() - began
             mean = np.mean([loss for _, loss in some])
-            print(f"step {trainer.done:4}: loss {mean:.3f}, {tokens * len(history) / seconds:,.0f} tokens/s")
+            print(f"step {trainer.done:4}: loss {mean:.3f}, {tokens * len(history) / seconds:,.0f} tokens/s", flush=True)
             if trainer.done == half:
                 trainer.save(manager)
         if half > first:
@@ -364,7 +364,7 @@ def main(argv: list[str] | None = None) -> Any:
             trained_tokenizer(texts, sizes.vocabulary).save(str(file))
         tok = toktier.load(file)
         sizes = sizes._replace(vocabulary=tok.vocab_size)  # a short text has fewer
-        print(f"{len(texts)} documents, {sum(map(len, texts)):,} characters; {tok}")
+        print(f"{len(texts)} documents, {sum(map(len, texts)):,} characters; {tok}", flush=True)
         trainer = train(args, sizes, batches(tok, texts, sizes), folder / "steps")
     sampler = Sampler(trainer.model, sizes)
     session = converse(tok, sampler, ["The return value of", "\n\nIf an exception"], args.tokens)
