@@ -2,7 +2,7 @@
 
     python examples/train_lm.py
 
-On the CPU of a laptop this takes about a minute:
+On a CPU this takes one to four minutes:
 
 1. **Tokenizer.**  cl100k_base has 100,277 ids, and the output layer and softmax over them would be more than nine
    tenths of this small model's work.  So a vocabulary of 2,048 is trained on the text itself with `tokenizers`, as one
@@ -227,7 +227,8 @@ def train(args: argparse.Namespace, sizes: Sizes, data: grain.IterDataset, folde
             history += some
             seconds = time.perf_counter() - began
             mean = np.mean([loss for _, loss in some])
-            print(f"step {trainer.done:4}: loss {mean:.3f}, {tokens * len(history) / seconds:,.0f} tokens/s", flush=True)
+            rate = tokens * len(history) / seconds
+            print(f"step {trainer.done:4}: loss {mean:.3f}, {rate:,.0f} tokens/s", flush=True)
             if trainer.done == half:
                 trainer.save(manager)
         if half > first:
