@@ -299,3 +299,64 @@ def test_death_of_the_process_loses_nothing_committed(tmp_path):
             assert session.text.endswith((f" {done} the build pipeline", f" {done + 1} the build pipeline"))
             assert session.ids.tolist() == list(reference(session.text))
             session.append(" more")
+
+
+@pytest.fixture
+def unopenable(tmp_path):
+    """Paths that no store can have, by what is said of them."""
+    (tmp_path / "junk").write_bytes(b"my notes of last year\n" * 300)
+    (tmp_path / "file").touch()
+    database = sqlite3.connect(tmp_path / "newer.db")
+    database.execute("PRAGMA user_version = 9")
+    database.close()
+    database = sqlite3.connect(tmp_path / "notes.db")
+    database.execute("CREATE TABLE notes (note TEXT)")
+    database.close()
+    return {
+        "is a folder: name a file in it": tmp_path,
+        r"there is no folder '.*no': make it first": tmp_path / "no" / "x.db",
+        "'.*file' is no folder: name a file in a folder": tmp_path / "file" / "x.db",
+        "is not a file of sessions: name one that is not there yet": tmp_path / "junk",
+        "is not a file of sessions: .* one that a store has made": tmp_path / "notes.db",
+        "is of format 9, and this toktier writes 1: use another file": tmp_path / "newer.db",
+    }
+
+
+def test_a_path_that_cannot_be_opened_is_named_and_nothing_stays_open(unopenable, monkeypatch):
+    tok, _ = pair("o200k")
+    junk = unopenable["is not a file of sessions: name one that is not there yet"]
+    before, opened, connect = junk.read_bytes(), [], sqlite3.connect
+
+    class Connection(sqlite3.Connection):
+        def close(self):
+            opened.remove(self)
+            super().close()
+
+    def connected(*args, **options):
+        opened.append(connect(*args, factory=Connection, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    for says, path in unopenable.items():
+        for given in (path, str(path)):
+            with pytest.raises(SessionError, match=says) as error:
+                SessionStore(tok, path=given)
+            assert f"path={str(path)!r}" in str(error.value)
+            assert not opened
+    assert junk.read_bytes() == before
+    assert not (junk.parent / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "says"),
+    [
+        (5, InputTypeError, "path must be a str or a Path, not int: name a file"),
+        (b"x.db", InputTypeError, "path must be a str or a Path, not bytes"),
+        ("", InputError, "path='' names no file: leave it out to keep the sessions in memory"),
+        (":memory:", InputError, "path=':memory:' names no file: leave it out"),
+        ("x\0.db", InputError, "names no file"),
+    ],
+)
+def test_a_path_that_is_none_is_refused(path, error, says):
+    with pytest.raises(error, match=says):
+        SessionStore(pair("o200k")[0], path=path)

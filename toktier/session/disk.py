@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import RecordError, SessionError
+from ..errors import InputError, InputTypeError, RecordError, SessionError
 from . import record
 from .chunks import Chunk
 from .session import Session
@@ -62,6 +62,23 @@ class _Saved:
         self.chunks: list[Chunk] = []
 
 
+def checked_path(path: Any) -> Path:
+    """The path of a store.
+
+    Raises:
+      InputTypeError: not a str or a Path.  InputError: it names no file.
+    """
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str):
+        raise InputTypeError(
+            f"path must be a str or a Path, not {type(path).__name__}: name a file for the sessions, or leave it out "
+            "to keep them in memory"
+        )
+    if name in ("", ":memory:") or "\0" in name:
+        raise InputError(f"path={name!r} names no file: leave it out to keep the sessions in memory")
+    return Path(name)
+
+
 class Disk:
     """The file of a store.  Sessions of other tokenizers, or of other `special_tokens`, live in it side by side."""
 
@@ -75,17 +92,23 @@ class Disk:
         self._idle: deque[tuple[int, sqlite3.Connection]] = deque()
         self._closed = False
         self._looked = ""  # the session that the last step of `expire` looked at
-        with self._connection() as db:
-            found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found not in (0, FORMAT):
-                raise SessionError(
-                    f"path={str(path)!r} is of format {found}, and this toktier writes {FORMAT}: use another file"
-                )
-            db.execute("BEGIN IMMEDIATE")
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version = {FORMAT}")
-            db.execute("COMMIT")
+        try:
+            with self._connection() as db:
+                db.execute("BEGIN IMMEDIATE")
+                found = db.execute("PRAGMA user_version").fetchone()[0]
+                if found not in (0, FORMAT):
+                    raise SessionError(
+                        f"path={str(path)!r} is of format {found}, and this toktier writes {FORMAT}: use another file"
+                    )
+                if found == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():  # somebody else's tables
+                    raise SessionError(f"path={str(path)!r} {_NO_STORE}")
+                for statement in _SCHEMA.split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {FORMAT}")
+                db.execute("COMMIT")
+        except BaseException:
+            self.close()
+            raise
 
     def create(self, id: str, session: Session) -> None:
         """Write a session that has no version yet, over whatever had the name."""
@@ -306,9 +329,7 @@ class Disk:
         if db is None:
             if self._closed:
                 raise SessionError("the store is closed: make a new SessionStore")
-            db = sqlite3.connect(self._path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=NORMAL")
+            db = self._opened()
         try:
             yield db
         except sqlite3.Error as e:
@@ -322,8 +343,45 @@ class Disk:
                 else:
                     self._idle.append((os.getpid(), db))
 
+    def _opened(self) -> sqlite3.Connection:
+        """A new connection.
+
+        Raises:
+          SessionError: the path is no file of SQLite's, and none can be made there.
+        """
+        db = None
+        try:
+            db = sqlite3.connect(self._path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+        except BaseException as e:
+            if db is not None:
+                db.close()
+            if not isinstance(e, sqlite3.Error):
+                raise
+            why = _why_closed(self._path, getattr(e, "sqlite_errorcode", 0))
+            raise SessionError(f"path={str(self._path)!r} {why} (SQLite says {e})") from e
+        return db
+
 
 _inherited: list[sqlite3.Connection] = []
+_NO_STORE = "is not a file of sessions: name one that is not there yet, or one that a store has made"
+
+
+def _why_closed(path: Path, code: int) -> str:
+    """Why SQLite does not open a path, and the way out; `code` is SQLite's."""
+    folder = path.parent
+    if path.is_dir():
+        return f"is a folder: name a file in it, such as {str(path / 'sessions.db')!r}"
+    if not folder.exists():
+        return f"cannot be made, since there is no folder {str(folder)!r}: make it first, or name another"
+    if not folder.is_dir():
+        return f"cannot be made, since {str(folder)!r} is no folder: name a file in a folder"
+    if code == sqlite3.SQLITE_NOTADB:
+        return _NO_STORE
+    if not os.access(path if path.exists() else folder, os.R_OK | os.W_OK):
+        return "may not be written by this process: give it the right to, or name another"
+    return "cannot be opened now; the sessions are as they were"
 
 
 def _key(chunk: Chunk) -> int:

@@ -58,6 +58,9 @@ class SessionStore:
       path: a SQLite file for the sessions, made where it does not exist.
       special_tokens, add_special_tokens, engine, repair, keep_text: as for `Session`.
 
+    Raises:
+      SessionError: path is no file of sessions, and none can be made there.  InputTypeError, InputError: an argument.
+
     >>> import toktier
     >>> store = toktier.SessionStore(toktier.load("o200k_base"), ttl=3600, max_bytes=1 << 30)
     >>> store.get_or_create("chat 1", "the build pipe").ids.tolist()
@@ -103,9 +106,9 @@ class SessionStore:
         self._swept()
         self._disk: Any = None
         if path is not None:
-            from .disk import Disk
+            from .disk import Disk, checked_path
 
-            self._disk = Disk(Path(path), self._windows, tokenizer, self._options, ttl)
+            self._disk = Disk(checked_path(path), self._windows, tokenizer, self._options, ttl)
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
