@@ -1,7 +1,9 @@
 """The command line: what it prints is what the library returns, and it ends as a Unix tool does."""
 
+import base64
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ import pytest
 import toktier
 from toktier import cli
 from toktier.cli import text as cli_text
+from toktier.cli import wording
 
 TEXT = families.texts()["english"] + families.texts()["chinese"] + families.texts()["hard"]
 
@@ -166,9 +169,110 @@ def test_bytes_that_are_no_text_are_named_by_offset(monkeypatch, command, tmp_pa
 def test_special_tokens_of_a_rank_file_are_refused_unless_asked_for(command):
     status, _, err = command("encode", stdin=b"a <|endoftext|>")
     assert status == 1
-    assert "<|endoftext|>" in err
-    assert "special_tokens" in err or "special-tokens" in err
+    assert "text holds the special token '<|endoftext|>' at character 2" in err
+    assert "--special-tokens parse" in err
+    assert "--special-tokens text" in err
     assert command("encode", "--special-tokens", "parse", stdin=b"<|endoftext|>")[1] == b"199999\n"
+
+
+@pytest.fixture
+def rank_file(tmp_path):
+    path = tmp_path / "small.tiktoken"
+    lines = [base64.b64encode(token).decode() + f" {i}" for i, token in enumerate(families.ranks(500))]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_rank_file_is_used_with_pattern_and_special_tokens(command, rank_file, tmp_path):
+    pattern, special = families.PATTERNS["o200k"], {"<|endoftext|>": 501, "<|x|>": 500}
+    named = tmp_path / "special.json"
+    named.write_text(json.dumps(special))
+    status, out, err = command("encode", "-t", rank_file, stdin=b"abc")
+    assert (status, out) == (1, b"")
+    assert "--pattern" in err
+    assert '--special-tokens-file FILE with the JSON object {"<|endoftext|>": 100257}' in err
+    options = ["-t", rank_file, "--pattern", pattern, "--special-tokens-file", named]
+    text = "a <|endoftext|>b<|x|> c"
+    want = (
+        toktier.load(rank_file, pattern=pattern, special_tokens=special).encode(text, special_tokens="parse").tolist()
+    )
+    assert {500, 501} < set(want)
+    status, out, err = command("encode", *options, "--special-tokens", "parse", stdin=text.encode())
+    assert (status, [int(w) for w in out.split()], err) == (0, want, "")
+    assert command("decode", *options, stdin=out)[1] == text.encode()
+    assert command("count", *options, "--special-tokens", "parse", stdin=text.encode())[1] == b"%d\n" % len(want)
+    report = json.loads(command("inspect", "--json", rank_file, *options[2:])[1])
+    assert (report["vocabulary"]["added"], report["vocabulary"]["ids"]) == (2, 502)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"{", "line 1 column 2 is not JSON"),
+        (b"[1]", "holds a JSON list"),
+        (b'{"<s>": 5, "<s>": 6}', "'<s>' stands there twice"),
+        (b'{"<s>": "5"}', "the id of '<s>' is \"5\""),
+        (b'{"<s>": true}', "the id of '<s>' is true"),
+        (b'{"<s>": -5}', "the id of '<s>' is -5"),
+        (b'{"": 5}', "the empty string"),
+        (b'{"\xff": 5}', "byte 2 is not UTF-8"),
+    ],
+)
+def test_bad_files_of_special_tokens_are_named(command, rank_file, tmp_path, content, says):
+    path = tmp_path / "special.json"
+    path.write_bytes(content)
+    status, out, err = command("count", "-t", rank_file, "--pattern", ".", "--special-tokens-file", path, stdin=b"a")
+    assert (status, out) == (1, b"")
+    assert f"{path}: " in err
+    assert says in err
+
+
+def test_messages_name_options_and_no_arguments_of_functions(command, rank_file, tmp_path):
+    refused = tmp_path / "refused.txt"
+    refused.write_bytes(b"a \xff")
+    special = tmp_path / "special.txt"
+    special.write_bytes(b"<|endoftext|>")
+    named = tmp_path / "special.json"
+    named.write_text('{"<s>": 500}')
+    for args, option in (
+        (["encode", special], "--special-tokens parse"),
+        (["count", "--special-tokens", "text", refused], "--errors replace"),
+        (["count", "-t", rank_file, refused], "--pattern"),
+        (["count", "-t", rank_file, "--pattern", "(", refused], "--pattern"),
+        (["inspect", rank_file], "--special-tokens-file"),
+        (["inspect", "--pattern", "x", "cl100k_base"], "--pattern and --special-tokens-file are for rank files"),
+        (["verify", tmp_path, refused, "--special-tokens-file", named, "--pattern", "."], "--errors replace"),
+        (["decode", "-t", "no/such/thing", refused], "--tokenizer no/such/thing"),
+        (["certify", "nothing"], "SOURCE nothing"),
+        (["corpus", refused, "--out", tmp_path / "out", "--bos", "<x>"], "--bos '<x>'"),
+    ):
+        status, _, err = command(*args)
+        assert status == 1, args
+        assert option in err, args
+        assert not re.search(r"\b(special_tokens|pattern|errors|source|engine|bos)=", err), err
+    assert "`toktier serve` has no option" in command("serve", "-m", f"x={rank_file}")[2]
+
+
+def test_words_of_the_user_are_left_as_they_are():
+    ran = cli.cli.get_command(None, "encode")
+    for text in ("id number 2 is 'a source=3 b'", "data/source=3/part.txt: is gone", "source=3/part.txt: is gone"):
+        assert wording.translated(text, ran) == text
+
+
+def test_count_goes_on_behind_a_file_that_cannot_be_counted(command, tok, file, tmp_path):
+    n, special, missing = len(tok.encode(TEXT)), tmp_path / "special.txt", tmp_path / "missing.txt"
+    special.write_bytes(b"<|endoftext|>")
+    status, out, err = command("count", file, special, missing, file)
+    assert status == 1
+    assert out.split() == [b"%d" % n, bytes(file), b"%d" % n, bytes(file), b"%d" % (2 * n), b"total"]
+    lines = err.splitlines()
+    assert lines[0].startswith(f"toktier: {special}: text holds the special token")
+    assert lines[1] == f"toktier: {missing}: No such file or directory; check the path"
+    assert lines[2:] == ["toktier: 2 of 4 files could not be counted; the total leaves them out"]
+    status, out, err = command("count", "--json", missing, file)
+    assert (status, [json.loads(line)["count"] for line in out.splitlines()], err.count("\n")) == (1, [n], 2)
+    status, out, err = command("count", "-t", "nothing", file, file)
+    assert (status, out, err.count("\n")) == (1, b"", 1)
 
 
 @pytest.mark.parametrize(

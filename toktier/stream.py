@@ -194,7 +194,7 @@ def decoded(read: Callable[[int], bytes], name: str, errors: str, block_bytes: i
         except UnicodeDecodeError as e:
             raise InputError(
                 f"{name}: byte {begin + e.start} (0x{e.object[e.start]:02x}) is not UTF-8 ({e.reason}); "
-                "errors='replace' (--errors replace) puts U+FFFD there, or convert the file first"
+                "errors='replace' puts U+FFFD there, or convert the file first"
             ) from e
         position += len(block)
         if text:

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import click
 
 import toktier
-from toktier.cli import commands
+from toktier.cli import commands, wording
+from toktier.errors import ToktierError
 
-OK, DATA_ERROR, USAGE_ERROR, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
+OK, INTERRUPTED, PIPE_CLOSED = 0, 130, 141  # bad data (1) and wrong usage (2) are click's exceptions
 
 
 class PipeClosed(Exception):
@@ -35,7 +36,9 @@ class Commands(click.Group):
         """The subcommand of that name, or None."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        return importlib.import_module(f"{commands.__name__}.{cmd_name}").command
+        found: click.Command = importlib.import_module(f"{commands.__name__}.{cmd_name}").command
+        found.name = cmd_name
+        return found
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the subcommand, then flush, so that a closed pipe shows here and not at interpreter exit."""
@@ -44,6 +47,9 @@ class Commands(click.Group):
             sys.stdout.flush()
         except BrokenPipeError as e:
             raise PipeClosed from e
+        except (ToktierError, OSError) as e:
+            ran = self.get_command(ctx, ctx.invoked_subcommand or "") or self
+            raise wording.DataError(wording.worded(e, ran)) from e
         return result
 
 
@@ -69,8 +75,6 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; errors become one readable line on stderr."""
-    from toktier.errors import ToktierError
-
     try:
         status = cli.main(args, prog_name="toktier", standalone_mode=False)
         return status if isinstance(status, int) else OK
@@ -78,18 +82,11 @@ def run(args: Sequence[str] | None = None) -> int:
         e.show()
         return e.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("toktier: interrupted", err=True)
+        wording.say("interrupted")
         return INTERRUPTED
     except PipeClosed:
         _silence_stdout()
         return PIPE_CLOSED
-    except ToktierError as e:
-        click.echo(f"toktier: {e}", err=True)
-        return DATA_ERROR
-    except OSError as e:
-        where = f"{e.filename}: " if e.filename else ""
-        click.echo(f"toktier: {where}{e.strerror or e}", err=True)
-        return DATA_ERROR
 
 
 def _silence_stdout() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ class EncodeSettings:
 
     source: str
     pattern: str | None
+    special_tokens_file: str | None
     engine: str
     special_tokens: str | None
     add_special_tokens: bool
@@ -30,7 +32,7 @@ class EncodeSettings:
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that `source` names, loaded once."""
-        return options.load(self.source, self.pattern)
+        return options.load(self.source, self.pattern, self.special_tokens_file)
 
     @functools.cached_property
     def keywords(self) -> dict[str, Any]:
@@ -39,6 +41,10 @@ class EncodeSettings:
         if self.special_tokens is not None:
             chosen["special_tokens"] = self.special_tokens
         return chosen
+
+    def check(self) -> None:
+        """Raises what is wrong with the settings themselves, whatever the input."""
+        self.tokenizer.encode_file(io.BytesIO(), **self.keywords)
 
 
 def encoded(path: str, settings: EncodeSettings, bar: tqdm) -> Iterator[np.ndarray]:

@@ -27,8 +27,14 @@ _TOKENIZER = click.option(
     metavar="SOURCE",
     help="An embedded name (o200k_base, cl100k_base), a tokenizer.json or its folder, a rank file, or a hub id.",
 )
-pattern_option = click.option(
+_PATTERN = click.option(
     "--pattern", metavar="REGEX", help="For a rank file of your own: the regex that cuts text into pieces."
+)
+_SPECIAL_TOKENS_FILE = click.option(
+    "--special-tokens-file",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help='For a rank file of your own: its special tokens and their ids as a JSON object, {"<|endoftext|>": 100257}.',
 )
 
 _ENCODING = [
@@ -50,22 +56,29 @@ _ENCODING = [
 
 
 def encoding_options(command: F) -> F:
-    """--tokenizer, --pattern, --engine, --special-tokens, --add-special-tokens and --errors."""
+    """--tokenizer, --pattern, --special-tokens-file, --engine, --special-tokens, --add-special-tokens and --errors."""
     for option in reversed(_ENCODING):
         command = option(command)
     return tokenizer_options(command)
 
 
 def tokenizer_options(command: F) -> F:
-    """--tokenizer and --pattern."""
-    return _TOKENIZER(pattern_option(command))
+    """--tokenizer, --pattern and --special-tokens-file."""
+    return _TOKENIZER(rank_file_options(command))
+
+
+def rank_file_options(command: F) -> F:
+    """--pattern and --special-tokens-file."""
+    return _PATTERN(_SPECIAL_TOKENS_FILE(command))
 
 
 files_argument = click.argument("files", nargs=-1, type=click.Path(allow_dash=True), metavar="[FILE]...")
 
 
-def load(source: str, pattern: str | None) -> Tokenizer:
-    """The tokenizer that --tokenizer and --pattern name."""
+def load(source: str, pattern: str | None, special_tokens_file: str | None) -> Tokenizer:
+    """The tokenizer that --tokenizer, --pattern and --special-tokens-file name."""
     import toktier
+    from toktier.cli import specials
 
-    return toktier.load(source, pattern=pattern)
+    special_tokens = specials.read(special_tokens_file) if special_tokens_file else None
+    return toktier.load(source, pattern=pattern, special_tokens=special_tokens)

@@ -15,10 +15,10 @@ from toktier.cli import options
     "1 a proof failed or the source cannot be loaded, 2 wrong usage.",
 )
 @click.argument("source", metavar="SOURCE")
-@options.pattern_option
+@options.rank_file_options
 @click.option("--quick", is_flag=True, help="Fewer extra states, a sample of the code points: seconds.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with everything.")
-def command(source: str, pattern: str | None, quick: bool, as_json: bool) -> int:
+def command(source: str, pattern: str | None, special_tokens_file: str | None, quick: bool, as_json: bool) -> int:
     """Show what is known of SOURCE and prove its pre-tokenizer's tables against the reference that is installed.
 
     The proof: the automata by the W-method, every code point against the one that stands for it, every certified cut in
@@ -33,7 +33,7 @@ def command(source: str, pattern: str | None, quick: bool, as_json: bool) -> int
     from toktier.certify import certify, readable
     from toktier.cli.stages import StageBar
 
-    tokenizer = options.load(source, pattern)
+    tokenizer = options.load(source, pattern, special_tokens_file)
     with StageBar(" texts") as bar:
         certificate = certify(tokenizer, quick, bar)
     report = certificate.report

@@ -67,6 +67,7 @@ def command(
     out: str,
     source: str,
     pattern: str | None,
+    special_tokens_file: str | None,
     separator: str | None,
     shard_bytes: str,
     as_json: bool,
@@ -91,7 +92,7 @@ def command(
         separator=None if separator is None else unescaped(separator), shard_bytes=size_of(shard_bytes), **chosen
     )
     with StageBar("B") as bar:
-        manifest = run(options.load(source, pattern), inputs, out, settings, bar)
+        manifest = run(options.load(source, pattern, special_tokens_file), inputs, out, settings, bar)
     if as_json:
         click.echo(json.dumps({k: v for k, v in manifest.items() if k != "shards"}, indent=2, ensure_ascii=False))
     else:

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from toktier.cli import options, text
+from toktier.cli import options, text, wording
 from toktier.cli.encoding import EncodeSettings, encoded
+from toktier.errors import ToktierError
 
 
 @click.command(
@@ -18,8 +19,10 @@ from toktier.cli.encoding import EncodeSettings, encoded
 @options.files_argument
 @options.encoding_options
 @click.option("--json", "as_json", is_flag=True, help='One JSON object a file, {"file", "count"}, and no sum.')
-def command(files: tuple[str, ...], as_json: bool, **settings: Any) -> None:
+def command(files: tuple[str, ...], as_json: bool, **settings: Any) -> int:
     """Print the number of tokens of each FILE, or of standard input, and their sum.
+
+    A FILE that cannot be counted is named on stderr and left out of the sum; the status is then 1.
 
     \b
     Examples:
@@ -27,11 +30,18 @@ def command(files: tuple[str, ...], as_json: bool, **settings: Any) -> None:
       git diff | toktier count -t cl100k_base
       toktier count --json src/*.py
     """
-    chosen, total = EncodeSettings(**settings), 0
+    chosen, total, bad = EncodeSettings(**settings), 0, 0
+    chosen.check()
     paths = list(files) or ["-"]
     with text.progress(paths) as bar:
         for path in paths:
-            count = sum(len(ids) for ids in encoded(path, chosen, bar))
+            try:
+                count = sum(len(ids) for ids in encoded(path, chosen, bar))
+            except (ToktierError, OSError) as e:
+                bad += 1
+                with bar.external_write_mode():
+                    wording.say(wording.worded(e, click.get_current_context().command))
+                continue
             total += count
             if as_json:
                 bar.write(json.dumps({"file": path, "count": count}))
@@ -39,3 +49,8 @@ def command(files: tuple[str, ...], as_json: bool, **settings: Any) -> None:
                 bar.write(f"{count:>10}  {click.format_filename(path)}" if files else str(count))
         if len(paths) > 1 and not as_json:
             bar.write(f"{total:>10}  total")
+    if bad and len(paths) > 1:
+        wording.say(
+            f"{bad} of {len(paths)} files could not be counted" + ("" if as_json else "; the total leaves them out")
+        )
+    return 1 if bad else 0

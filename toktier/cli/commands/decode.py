@@ -17,7 +17,13 @@ from toktier.cli import ids, options, output, text
 @click.option("--bytes", "raw", is_flag=True, help="The tokens' bytes as they are, also where they are not UTF-8.")
 @click.option("-o", "--output", "target", default="-", metavar="FILE", help="Where the text goes.  [default: stdout]")
 def command(
-    files: tuple[str, ...], source: str, pattern: str | None, skip_special_tokens: bool, raw: bool, target: str
+    files: tuple[str, ...],
+    source: str,
+    pattern: str | None,
+    special_tokens_file: str | None,
+    skip_special_tokens: bool,
+    raw: bool,
+    target: str,
 ) -> None:
     """Print the text of token ids read from FILEs, or from standard input.
 
@@ -30,7 +36,7 @@ def command(
       echo 24912 2375 | toktier decode
       toktier decode -t cl100k_base ids.npy -o text.txt
     """
-    tokenizer = options.load(source, pattern)
+    tokenizer = options.load(source, pattern, special_tokens_file)
     with output.sink(target) as stream:
         for path in files or ("-",):
             with text.opened(path) as handle:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     epilog="Exit status: 0 done, 1 a source that cannot be loaded, 2 wrong usage.",
 )
 @click.argument("source", metavar="SOURCE")
-@options.pattern_option
+@options.rank_file_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with everything.")
-def command(source: str, pattern: str | None, as_json: bool) -> None:
+def command(source: str, pattern: str | None, special_tokens_file: str | None, as_json: bool) -> None:
     """Show what SOURCE is: its family, its tables, and which engine runs each part and why.
 
     SOURCE is what --tokenizer takes elsewhere: an embedded name, a tokenizer.json or its folder, a rank file, a hub id.
@@ -33,7 +33,7 @@ def command(source: str, pattern: str | None, as_json: bool) -> None:
       toktier inspect ./model/tokenizer.json
       toktier inspect --json ./model | jq .engines
     """
-    report = describe(options.load(source, pattern))
+    report = describe(options.load(source, pattern, special_tokens_file))
     click.echo(json.dumps(report, indent=2, ensure_ascii=False) if as_json else readable(report))
 
 

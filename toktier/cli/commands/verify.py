@@ -17,7 +17,7 @@ from toktier.cli import options
 )
 @click.argument("source", metavar="SOURCE")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE...")
-@options.pattern_option
+@options.rank_file_options
 @click.option(
     "--engine",
     "engines",
@@ -37,7 +37,13 @@ from toktier.cli import options
 @click.option("--report", "target", metavar="FILE", help="Write the report as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def command(
-    source: str, files: tuple[str, ...], pattern: str | None, target: str | None, as_json: bool, **chosen: Any
+    source: str,
+    files: tuple[str, ...],
+    pattern: str | None,
+    special_tokens_file: str | None,
+    target: str | None,
+    as_json: bool,
+    **chosen: Any,
 ) -> int:
     """Compare SOURCE's engines with its reference on the text of FILEs: pieces, ids and ends of tokens.
 
@@ -58,7 +64,7 @@ def command(
         raise click.UsageError("--resume needs --journal FILE, the journal to go on from")
     chosen["engines"] = tuple(dict.fromkeys(chosen["engines"]))
     with StageBar(" batches") as bar:
-        report = run(options.load(source, pattern), files, Settings(**chosen), bar)
+        report = run(options.load(source, pattern, special_tokens_file), files, Settings(**chosen), bar)
     shown = json.dumps(report, indent=2, ensure_ascii=False)
     if target:
         with sink(target) as stream:
