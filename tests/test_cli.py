@@ -42,6 +42,13 @@ class _Stdin:
         return False
 
 
+def npy(array):
+    """The bytes of a .npy file."""
+    data = io.BytesIO()
+    np.save(data, array)
+    return data.getvalue()
+
+
 @pytest.fixture(scope="module")
 def tok():
     return toktier.load("o200k_base")
@@ -293,6 +300,45 @@ def test_bad_ids_are_named(command, data, says):
     assert (status, out) == (1, b"")
     assert says in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("data", "where", "says"),
+    [
+        (b"1 -5", "", "id number 1 is -5, which is no token"),
+        (b'{"ids": [1]}\n{"ids": [2, -5]}', ": the JSON value at character 13", "id number 1 is -5, which is no token"),
+        (b"1 2 2000000", "", "id number 2 is 2000000, which is no token"),
+        (b"[9223372036854775807]", ": the JSON value at character 0", "id number 0 is 9223372036854775807,"),
+        (npy(np.array([1, 1 << 63], np.uint64)), "", "id number 1 is 9223372036854775808,"),
+    ],
+)
+def test_ids_that_are_no_tokens_have_file_number_and_way_out(command, tmp_path, data, where, says):
+    path = tmp_path / "ids"
+    path.write_bytes(data)
+    for flags in ([], ["--bytes"]):
+        status, _, err = command("decode", *flags, path)
+        assert status == 1
+        assert err.startswith(f"toktier: {path}{where}: {says}")
+        assert ("leave it out" if "-5" in says else "name the tokenizer that made the ids with -t") in err
+
+
+def test_what_cannot_be_read_or_written_is_named_with_the_way_out(command, file, tmp_path):
+    (tmp_path / "sub").mkdir()
+    for args, says in (
+        (["encode", tmp_path / "no.txt"], f"{tmp_path}/no.txt: No such file or directory; check the path"),
+        (["decode", file / "no.txt"], f"{file}/no.txt: Not a directory; check the path: a part of it is a file"),
+        (["decode", tmp_path], f"{tmp_path}: Is a directory; name the files in it"),
+        (
+            ["encode", file, "-o", tmp_path / "no" / "x.npy"],
+            f"{tmp_path}/no/x.npy: No such file or directory; its folder",
+        ),
+        (["decode", "-o", tmp_path / "sub"], f"{tmp_path}/sub: Is a directory; name a file in it"),
+        (["encode", file, "-o", file / "x.json"], f"{file}/x.json: Not a directory; its folder is not there"),
+    ):
+        status, out, err = command(*args)
+        assert (status, out, err.count("\n")) == (1, b"", 1), args
+        assert err.startswith(f"toktier: {says}"), err
+    assert {p.name for p in tmp_path.iterdir()} == {"sub", file.name}
 
 
 def test_exit_statuses_and_messages(command, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from toktier.cli import ids, options, output, text
+from toktier.errors import InputError
 
 
 @click.command(
@@ -42,7 +43,11 @@ def command(
             with text.opened(path) as handle:
                 data = handle.read()
             for sequence in ids.parse(data, text.label(path)):
-                if raw:
-                    stream.write(tokenizer.decode_bytes(sequence, skip_special_tokens=skip_special_tokens))
-                else:
-                    stream.write(tokenizer.decode(sequence, skip_special_tokens=skip_special_tokens).encode("utf-8"))
+                try:
+                    if raw:
+                        part = tokenizer.decode_bytes(sequence.ids, skip_special_tokens=skip_special_tokens)
+                    else:
+                        part = tokenizer.decode(sequence.ids, skip_special_tokens=skip_special_tokens).encode("utf-8")
+                except InputError as e:
+                    raise ids.refused(sequence, e) from e
+                stream.write(part)
