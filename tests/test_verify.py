@@ -113,6 +113,19 @@ def test_the_offset_leads_to_the_difference(tokenizer, corpora, monkeypatch):
     assert (found["offset"] in found["want"]) != (found["offset"] in found["got"])
 
 
+def test_no_text_at_all_is_no_comparison(tokenizer, corpora, tmp_path, capsys):
+    empty = [tmp_path / f"empty{k}.txt" for k in range(5)]
+    for file in empty:
+        file.write_bytes(b"")
+    with pytest.raises(InputError, match=r"empty0.txt.*empty2.txt and 2 more: no text there"):
+        run(tokenizer, empty, Settings(**ALONE))
+    with pytest.raises(InputError, match="no text there"):
+        run(tokenizer, [], Settings(**ALONE))
+    assert cli.run(["verify", "cl100k_base", str(empty[0])]) == 1
+    assert f"{empty[0]}: no text there, so nothing would be compared" in capsys.readouterr().err
+    assert run(tokenizer, [empty[0], corpora[1]], Settings(**ALONE))["status"] == 0
+
+
 def test_a_fault_that_the_text_does_not_show_is_reported_as_not_found(tokenizer, corpora, monkeypatch):
     asleep = faults.Fault("end", "ends", "a token that no text holds", (int(tokenizer.encode("pneumono")[-1]), 0))
     monkeypatch.setattr(faults, "choose", lambda *_: [asleep])
@@ -123,7 +136,7 @@ def test_a_fault_that_the_text_does_not_show_is_reported_as_not_found(tokenizer,
 def test_too_many_faults_for_a_text_are_refused(tokenizer, tmp_path):
     path = tmp_path / "tiny.txt"
     path.write_text("aa bb")
-    with pytest.raises(InputError, match=r"--plant 5000"):
+    with pytest.raises(InputError, match=r"--plant 5000.*plant fewer, or give more text"):
         run(tokenizer, [path], Settings(plants=5000, **ALONE))
 
 

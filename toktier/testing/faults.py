@@ -70,7 +70,10 @@ def choose(tables: Tables, samples: Sequence[Sample], count: int, seed: int) -> 
     while len(chosen) < count:
         left = [kind for kind in KINDS if found[kind]]
         if not left:
-            raise InputError(f"--plant {count}: the files exercise only {len(chosen)} places for faults; plant fewer")
+            raise InputError(
+                f"--plant {count}: the files exercise only {len(chosen)} places for faults; plant fewer, or give more "
+                "text"
+            )
         chosen += [found[kind].pop() for kind in left[: count - len(chosen)]]
     return chosen
 

@@ -70,7 +70,8 @@ def run(
       found, 3 where the reference runs this tokenizer and there is nothing to compare.
 
     Raises:
-      InputError: a file that is not UTF-8, a setting that is not known, a journal of something else.
+      InputError: a file that is not UTF-8, no text in any file, a setting that is not known, a journal of something
+        else.
     """
     if unknown := [e for e in settings.engines if e not in ENGINES]:
         raise InputError(
@@ -92,6 +93,9 @@ def run(
     }
     if core.reason:
         return report | {"status": ON_REFERENCE, "reason": core.reason, "differences": [], "plants": []}
+    if not any(f.text for f in loaded):
+        empty = ", ".join(f.path for f in loaded[:3]) + (f" and {len(loaded) - 3} more" if len(loaded) > 3 else "")
+        raise InputError(f"{empty or 'files'}: no text there, so nothing would be compared; name a file that has some")
     batches, n_seams = documents.plan([f.text for f in loaded], settings.seed)
     head = {"journal": VERSION, **report, "special_tokens": settings.special_tokens}
     journal = Journal(settings.journal, head, settings.resume)
