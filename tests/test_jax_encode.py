@@ -463,8 +463,18 @@ def test_arguments_that_cannot_be_are_refused() -> None:
         tj.encode_bytes(tok.tables, good, np.ones(2))
     with pytest.raises(InputError, match="one length a row"):
         tj.encode_bytes(tok.tables, good, np.ones(3, np.int32))
-    with pytest.raises(InputTypeError, match=r"Tokenizer\.tables"):
+    with pytest.raises(InputTypeError, match=r"not Tokenizer: pass tok\.tables$"):
         tj.encode_bytes(tok, good)
+    for data, says in (
+        ("hello", r"not str; np\.frombuffer\(text\.encode\(\), np\.uint8\) makes that"),
+        (b"hello", r"not bytes; np\.frombuffer\(data, np\.uint8\) makes that"),
+        (["hello", "you"], r"not list; toktier\.jax\.batch\(tok, texts\) makes that"),
+        (None, "not NoneType"),
+    ):
+        with pytest.raises(InputTypeError, match=r"data must be uint8\[N\] or uint8\[B, L\], " + says):
+            tj.encode_bytes(tok.tables, data)
+    with pytest.raises(InputTypeError, match="lengths must be integers, not list; give one a row"):
+        tj.encode_bytes(tok.tables, good, ["a"])
     with pytest.raises(InputError, match="max_tokens=0"):
         tj.encode_bytes(tok.tables, good, max_tokens=0)
     with pytest.raises(InputError, match="a launch takes"):

@@ -94,11 +94,11 @@ def encode_bytes(
     ([24912, 2375, 0, 0], [5, 11, 0, 0], 2, True)
     """
     if not isinstance(tables, Tables):
-        raise InputTypeError(f"tables must be Tokenizer.tables, not {type(tables).__name__}")
-    data = jnp.asarray(data)
+        raise InputTypeError(f"tables must be the tables of a tokenizer, not {type(tables).__name__}: pass tok.tables")
+    data = _array(data, "data", "uint8[N] or uint8[B, L]", "toktier.jax.batch(tok, texts) makes that of texts")
     if data.dtype != jnp.uint8 or data.ndim not in (1, 2):
         raise InputTypeError(f"data must be uint8[N] or uint8[B, L], not {data.dtype}{list(data.shape)}")
-    lengths = jnp.asarray(data.shape[-1] if lengths is None else lengths)
+    lengths = _array(data.shape[-1] if lengths is None else lengths, "lengths", "integers", "give one a row")
     if not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise InputTypeError(f"lengths must be integers, not {lengths.dtype}")
     if lengths.ndim == 0 or data.ndim == 1:
@@ -123,6 +123,25 @@ def encode_bytes(
     else:
         found = _batchable(min(room, most), platform or jax.default_backend())(tables, rows, many, spans)
     return found if data.ndim == 2 else jax.tree.map(lambda x: x[0], found)
+
+
+def _array(value: Any, name: str, kind: str, way_out: str) -> Array:
+    """The argument as an array; JAX's own errors do not say which one it is, and it looks for a dtype in a str."""
+    problem = None
+    words = value if isinstance(value, list | tuple) else [value]
+    if not any(isinstance(x, str | bytes) for x in words):
+        try:
+            return jnp.asarray(value)
+        except (TypeError, ValueError, OverflowError) as e:
+            problem = e
+    way_out = _WAYS_OUT.get(type(value), way_out)
+    raise InputTypeError(f"{name} must be {kind}, not {type(value).__name__}; {way_out}") from problem
+
+
+_WAYS_OUT: dict[type, str] = {
+    str: "np.frombuffer(text.encode(), np.uint8) makes that of a text",
+    bytes: "np.frombuffer(data, np.uint8) makes that of bytes",
+}
 
 
 def _checks_varying(data: Array) -> bool:
