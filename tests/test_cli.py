@@ -322,6 +322,20 @@ def test_ids_that_are_no_tokens_have_file_number_and_way_out(command, tmp_path, 
         assert ("leave it out" if "-5" in says else "name the tokenizer that made the ids with -t") in err
 
 
+def test_the_suffix_of_the_output_says_the_format_or_is_refused(command, tmp_path):
+    for name, head in (("a.npy", b"\x93NUMPY"), ("a.JSONL", b"{"), ("a.json", b"{"), ("a.txt", b"249"), ("a", b"249")):
+        assert command("encode", "-o", tmp_path / name, stdin=b"hello world") == (0, b"", "")
+        assert (tmp_path / name).read_bytes().startswith(head)
+    target = tmp_path / "a.npz"
+    status, _, err = command("encode", "-o", target, stdin=b"hello world")
+    assert status == 2
+    assert ".npy, .json, .jsonl, .txt" in err
+    assert "--format" in err
+    assert not target.exists()
+    assert command("encode", "-f", "text", "-o", target, stdin=b"hello world") == (0, b"", "")
+    assert target.read_bytes() == b"24912 2375\n"
+
+
 def test_what_cannot_be_read_or_written_is_named_with_the_way_out(command, file, tmp_path):
     (tmp_path / "sub").mkdir()
     for args, says in (

@@ -15,12 +15,25 @@ import numpy as np
 from toktier.npy import NpyWriter, complete_file, spooled
 
 FORMATS = ("text", "json", "npy")
-_SUFFIX = {".npy": "npy", ".json": "json", ".jsonl": "json"}
+_SUFFIX = {".npy": "npy", ".json": "json", ".jsonl": "json", ".txt": "text"}
 
 
 def format_of(chosen: str | None, output: str) -> str:
-    """--format, or what the name of --output says, or text."""
-    return chosen or _SUFFIX.get(Path(output).suffix.lower(), "text")
+    """--format, or what the suffix of --output says; text where it has none.
+
+    Raises:
+      click.UsageError: a suffix that is not known, such as .npz, may ask for what is not written.
+    """
+    suffix = Path(output).suffix.lower()
+    if chosen or not suffix:
+        return chosen or "text"
+    if suffix not in _SUFFIX:
+        known = ", ".join(_SUFFIX)
+        raise click.UsageError(
+            f"--output {output}: {suffix} says no format; known are {known}, or choose one with --format "
+            f"({', '.join(FORMATS)})"
+        )
+    return _SUFFIX[suffix]
 
 
 @contextlib.contextmanager

@@ -16,7 +16,13 @@ from toktier.cli.encoding import EncodeSettings, encoded
 )
 @options.files_argument
 @options.encoding_options
-@click.option("-f", "--format", "kind", type=click.Choice(output.FORMATS), help="[default: by the name of --output]")
+@click.option(
+    "-f",
+    "--format",
+    "kind",
+    type=click.Choice(output.FORMATS),
+    help="[default: by the suffix of --output: .npy, .json or .jsonl, .txt; else text]",
+)
 @click.option("-o", "--output", "target", default="-", metavar="FILE", help="Where the ids go.  [default: stdout]")
 def command(files: tuple[str, ...], kind: str | None, target: str, **settings: Any) -> None:
     """Print the token ids of FILEs, or of standard input.
