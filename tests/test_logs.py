@@ -346,8 +346,20 @@ def test_command_prints_a_report(home, capfd):
 def test_paths_without_logs_are_refused(home, monkeypatch, capfd):
     with pytest.raises(SourceNotFoundError, match="no such file"):
         read_logs([home / "nowhere"])
-    with pytest.raises(SourceNotFoundError, match=r"no log of Claude Code .* among 1"):
-        read_logs([home / "other"])
+    text, more, bare = home / "a.txt", home / "b.txt", home / "bare"
+    text.write_text("no log\n")
+    more.write_text("none either\n")
+    bare.mkdir()
+    for paths, says in (
+        ([home / "other"], "no log of Claude Code or Codex CLI and no trace among 1 .jsonl file; logs are"),
+        ([text], "is no log of Claude Code or Codex CLI and no trace; logs are"),
+        ([text, more], "no log of Claude Code or Codex CLI and no trace among these 2 files; logs are"),
+        ([text, home / "other"], "no log of Claude Code or Codex CLI and no trace among 2 files; logs are"),
+        ([bare], "no file to read there (in folders, those that end in .jsonl); logs are"),
+    ):
+        with pytest.raises(SourceNotFoundError) as refused:
+            read_logs(paths)
+        assert str(refused.value).startswith(f"{', '.join(map(str, paths))}: {says}")
     monkeypatch.setenv("HOME", str(home / "other"))
     assert cli.run(["logs"]) == 1
     assert "none of ~/.claude/projects" in capfd.readouterr().err

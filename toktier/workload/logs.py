@@ -113,10 +113,7 @@ def read_logs(
         if progress is not None:
             progress(done + 1, len(heads))
     if set(logs.files) <= {"other", "unreadable"}:
-        raise SourceNotFoundError(
-            f"{', '.join(map(str, paths))}: no log of Claude Code or Codex CLI and no trace among {len(found)} .jsonl "
-            f"files; logs are usually below {' and '.join(DEFAULTS[:2])}"
-        )
+        raise SourceNotFoundError(_no_log(paths, len(found), logs.files["unreadable"]))
     return logs
 
 
@@ -130,6 +127,21 @@ def _find(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
             if file.is_file():
                 found.setdefault(file.resolve(), file)  # a link to a file already there is that file
     return list(found.values())
+
+
+def _no_log(paths: Sequence[str | os.PathLike[str]], looked_at: int, unreadable: int) -> str:
+    """What is said where no file is a log: each was named, or found in a folder by its suffix."""
+    folders = [Path(p).expanduser().is_dir() for p in paths]
+    kinds, many = "log of Claude Code or Codex CLI and no trace", "" if looked_at == 1 else "s"
+    if not looked_at:
+        said = "no file to read there (in folders, those that end in .jsonl)"
+    elif not any(folders):
+        said = f"is no {kinds}" if looked_at == 1 else f"no {kinds} among these {looked_at} files"
+    else:
+        said = f"no {kinds} among {looked_at}{' .jsonl' if all(folders) else ''} file{many}"
+    if unreadable:
+        said += f", {unreadable} of which cannot be read: check the permissions"
+    return f"{', '.join(map(str, paths))}: {said}; logs are .jsonl files, usually below {' and '.join(DEFAULTS[:2])}"
 
 
 def _head(file: Path) -> tuple[float, str, Path, str]:
