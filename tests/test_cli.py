@@ -412,6 +412,7 @@ def test_inspect_tells_engines_and_reasons(command, tok, tmp_path):
     report = json.loads(command("inspect", "--json", "o200k_base")[1])
     assert report["digest"] == tok.spec.digest
     assert report["reference"]["name"] == "tiktoken"
+    assert report["engines"]["crossover_bytes"] == {"cpu": None, "gpu": 1 << 15, "tpu": 1 << 15}
     config = json.loads(families.tokenizer_json("gpt2"))
     config["model"]["byte_fallback"] = True
     config["pre_tokenizer"] = None

@@ -65,7 +65,9 @@ def describe(tokenizer: Tokenizer) -> dict[str, Any]:
     if not explained.reason:
         report["automata"] = _automata(tokenizer)
         report["merges"] = _merges(tokenizer)
-        report["engines"]["crossover_bytes"] = routing.CROSSOVER
+        report["engines"]["crossover_bytes"] = {  # null: never
+            backend: None if size == routing.NEVER else size for backend, size in routing.CROSSOVER.items()
+        }
     return report
 
 
