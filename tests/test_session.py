@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
+import pickle
 import random
 
 import families
@@ -418,6 +420,19 @@ def test_an_error_in_the_middle_of_a_repair_changes_nothing(monkeypatch):
         assert session.ids.tolist() == list(reference("one two three"))
     session.append(" four")
     assert session.ids.tolist() == list(reference("one two three four"))
+
+
+def test_sessions_do_not_pickle_and_are_not_copied_but_forked():
+    tok, _ = pair("o200k")
+    session = tok.session("the build pipe")
+    for call in (pickle.dumps, lambda s: pickle.dumps([s], protocol=0)):
+        with pytest.raises(InputTypeError, match=r"session\.to_bytes\(\), and Session\.from_bytes\(tokenizer, data\)"):
+            call(session)
+    for call in (copy.copy, copy.deepcopy, lambda s: copy.deepcopy({"a": s})):
+        with pytest.raises(InputTypeError, match=r"session\.fork\(\)"):
+            call(session)
+    assert session.fork().update("another").ids.tolist() == tok.encode("another").tolist()
+    assert session.text == "the build pipe"
 
 
 def test_closed_sessions_say_so():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ..errors import EngineError, InputError, SessionClosedError, SpecialTokenError, TextNotKeptError
+from ..errors import EngineError, InputError, InputTypeError, SessionClosedError, SpecialTokenError, TextNotKeptError
 from . import forbidden, forgotten, repair
 from .checks import check_text, offset
 from .chunks import Chunk, ChunkList
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
 
 MODES = ("certified", "checked")
+COUNTS = ("calls", "certified", "checked", "full", "widened", "chars", "window_chars")
 Undo = Callable[[], None]
 
 
@@ -83,15 +84,7 @@ class Session:
         self._ids = IdBuffer(np.concatenate([before, after]))
         self._chunks = ChunkList()
         self._last: dict[str, Any] = {}
-        self._counts = {
-            "calls": 0,
-            "certified": 0,
-            "checked": 0,
-            "full": 0,
-            "widened": 0,
-            "chars": 0,
-            "window_chars": 0,
-        }
+        self._counts = dict.fromkeys(COUNTS, 0)
         self._patch: Patch | None = None
         if text or _windows.reason:
             try:
@@ -292,6 +285,16 @@ class Session:
         """Number of characters."""
         return self._chunks.n_chars
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise InputTypeError(
+            "a Session does not pickle: send session.to_bytes(), and Session.from_bytes(tokenizer, data) opens it there"
+        )
+
+    def __copy__(self, memo: Any = None) -> NoReturn:
+        raise InputTypeError("a Session is not copied by copy: session.fork() is a second one of the same text and ids")
+
+    __deepcopy__ = __copy__
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.n_chars} characters, {len(self)} tokens"
         return f"<Session of {self.tokenizer.spec.name}: {state}>"
@@ -347,7 +350,7 @@ class Session:
         """The session that `to_bytes` wrote.
 
         Raises:
-          InputError: a record that is truncated, damaged, of another version or of another tokenizer.
+          RecordError: a record that is truncated, damaged, of another version or of another tokenizer.
         """
         from .record import unpack
 
