@@ -224,6 +224,17 @@ def test_what_it_is(tok: toktier.Tokenizer) -> None:
     assert tok.vocab_size == made.n_vocab
     assert tok.special_tokens == made._special_tokens
     assert tok.token_bytes(made.n_vocab - 1) == b"<|endofprompt|>"
+    gap = next(
+        k for k in range(made.n_vocab) if k not in made._special_tokens.values() and k >= len(made._mergeable_ranks)
+    )
+    for call in (tok.token_bytes, tok.decoder().push):
+        with pytest.raises(InputError, match=f"^token=1000000000 is no token: .* the ids 0 to {made.n_vocab - 1}$"):
+            call(10**9)
+        with pytest.raises(InputError, match=f"^token={gap} is no token: .* with gaps$"):
+            call(gap)
+        for bad in ([5], "a", 5.0, True, None):
+            with pytest.raises(InputTypeError, match=f"^token must be an int, not {type(bad).__name__}: it is one id"):
+                call(bad)
     assert tok.count("hello world") == len(tok.encode("hello world"))
     assert "cl100k" in repr(tok)
     parts = {p.name: p for p in tok.explain("short").parts}

@@ -79,11 +79,18 @@ class Decoder:
             bad = self._offsets[array] == self._offsets[array + 1]
         if bad.any():
             at = int(np.argmax(bad))
-            raise InputError(
-                f"ids[{at}] is {array[at]}, which is no token: this vocabulary has the ids 0 to {self.size - 1}"
-                f"{' with gaps' if 0 <= array[at] < self.size else ''}"
-            )
+            raise InputError(f"ids[{at}] is {array[at]}, which is no token: {self._known(array[at])}")
         return array.astype(np.int64, copy=False)
+
+    def no_token(self, token: Any) -> InputError | InputTypeError:
+        """The error for a single id, the argument `token`, that `check` refuses."""
+        if isinstance(token, (bool, np.bool_)) or not isinstance(token, (int, np.integer)):
+            return InputTypeError(f"token must be an int, not {type(token).__name__}: it is one id")
+        return InputError(f"token={token} is no token: {self._known(token)}")
+
+    def _known(self, token: Any) -> str:
+        gaps = " with gaps" if 0 <= token < self.size else ""
+        return f"this vocabulary has the ids 0 to {self.size - 1}{gaps}"
 
     def _bytes(self, ids: np.ndarray, skip_special_tokens: bool) -> bytes:
         if skip_special_tokens:
@@ -119,11 +126,14 @@ class StreamDecoder:
         """The text that this id completes; "" while a character is incomplete.
 
         Raises:
-          InputError, InputTypeError: as `Tokenizer.decode`; the state stays as it was.
+          InputError, InputTypeError: as `Tokenizer.token_bytes`; the state stays as it was.
         """
-        if self._decoder.byte_level:
-            return self._utf8.decode(self._decoder.decode_bytes([token], skip_special_tokens=self._skip))
-        self._decoder.check([token])
+        try:
+            if self._decoder.byte_level:
+                return self._utf8.decode(self._decoder.decode_bytes([token], skip_special_tokens=self._skip))
+            self._decoder.check([token])
+        except (InputError, InputTypeError):
+            raise self._decoder.no_token(token) from None
         self._ids.append(int(token))
         return self._whole(held_back="\ufffd")
 

@@ -113,8 +113,15 @@ class Tokenizer:
         return tables(self)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token, added tokens included (b"" for an id of a padded vocabulary)."""
-        return self._core.decoder.decode_bytes([token])
+        """The bytes of one token, added tokens included (b"" for an id of a padded vocabulary).
+
+        Raises:
+          InputTypeError: token is not an int.  InputError: it is no id of this tokenizer.
+        """
+        try:
+            return self._core.decoder.decode_bytes([token])
+        except (InputError, InputTypeError):
+            raise self._core.decoder.no_token(token) from None
 
     def explain(self, text: str | None = None) -> Explanation:
         """Which engine runs each part, and why; for this text, or in general.  `print` it."""
