@@ -225,7 +225,9 @@ def test_a_tokenizer_of_the_reference_says_so(capfd, tmp_path):
     tok = toktier.load(str(tmp_path / "tokenizer.json"))
     assert corpus.open(tmp_path / "out")[0].tolist() == tok.encode("some text").tolist()
     assert cli.run([*args, "--engine", "host", "--restart"]) == 1
-    assert "engine='host' cannot run" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "--engine host cannot run" in said
+    assert "--engine auto or --engine reference can" in said
 
 
 # -- options -------------------------------------------------------------------------------------------------------

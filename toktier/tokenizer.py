@@ -349,7 +349,8 @@ class Tokenizer:
             if engine == "auto":
                 return "reference"
             raise EngineError(
-                f"engine={engine!r} cannot run {self.spec.name}: {self._core.reason}; engine='auto' or 'reference' can"
+                f"engine={engine!r} cannot run {self.spec.name}: {self._core.reason}; engine='auto' or "
+                "engine='reference' can"
             )
         return routing.choose(size, self._core.device_started) if engine == "auto" else engine
 
@@ -385,7 +386,7 @@ class Tokenizer:
         at = self._core.missing.find(prepared.buffer)
         if at >= 0 and not allowed:
             why = self._core.missing.why(prepared, at)
-            raise EngineError(f"engine={name!r} cannot run this text: {why}; engine='auto' or 'reference' can")
+            raise EngineError(f"engine={name!r} cannot run this text: {why}; engine='auto' or engine='reference' can")
         return at >= 0
 
     def _lacking(self, text: str) -> str:
