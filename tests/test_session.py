@@ -442,3 +442,21 @@ def test_closed_sessions_say_so():
     for call in (lambda: session.append("x"), lambda: session.ids, lambda: session.text, session.fork):
         with pytest.raises(SessionClosedError):
             call()
+
+
+def test_an_interrupt_behind_the_change_takes_it_back(monkeypatch):
+    session = toktier.load("o200k_base").session("The pipe")
+    seen = []
+    session._on_change = lambda session, patch: seen.append(patch)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(session, "_note", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.append("line")
+    assert session.text == "The pipe"
+    assert not seen
+    assert session.append("line").ids.tolist() == [29412]
+    assert len(seen) == 1

@@ -9,7 +9,7 @@ import pytest
 from test_session import applied, fragments, pair, small_chunks  # noqa: F401
 
 import toktier
-from toktier.errors import EngineError, InputError, TextNotKeptError
+from toktier.errors import EngineError, InputError, SpecialTokenError, TextNotKeptError
 from toktier.session.forgotten import KEPT, Forgotten
 
 
@@ -120,3 +120,15 @@ def test_a_forgotten_text_equals_itself_alone():
     assert len(gone) == 3
     with pytest.raises(TextNotKeptError):
         gone[0:1]
+
+
+def test_an_update_that_is_refused_leaves_no_text_behind():
+    tok = toktier.load("o200k_base")
+    text = "some words, and others. " * 4_000
+    session = tok.session(text, keep_text=False)
+    before, ids = session.nbytes, session.ids.copy()
+    for at in (0, 30_000, 70_000):
+        with pytest.raises(SpecialTokenError):
+            session.update(text[:at] + "<|endoftext|>" + text[at:])
+        assert session.nbytes == before
+        assert np.array_equal(session.ids, ids)

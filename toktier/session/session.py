@@ -427,14 +427,18 @@ class Session:
         patch = minimal(token, old, ids)
         gone = old[patch.start - token :][: patch.removed]
         undo = self._commit(patch.start, gone, patch.ids, plan.first, plan.last, plan.new)
-        if not self._keep_text:
-            forgotten.forget(chunks, plan.first, plan.first + len(plan.new))
-        self._note(splice.path, len(splice.window), chars, splice.widened)
-        touched = self._ids.touched + chunks.touched - before + len(old) + len(splice.window)
-        for chunk in plan.new:
-            touched += len(chunk.ends)
-        self._last["cut"] = (splice.c1, chunks.n_chars - splice.c1 - len(splice.window))
-        self._last["touched"] = touched
+        try:
+            if not self._keep_text:
+                forgotten.forget(chunks, plan.first, plan.first + len(plan.new))
+            self._note(splice.path, len(splice.window), chars, splice.widened)
+            touched = self._ids.touched + chunks.touched - before + len(old) + len(splice.window)
+            for chunk in plan.new:
+                touched += len(chunk.ends)
+            self._last["cut"] = (splice.c1, chunks.n_chars - splice.c1 - len(splice.window))
+            self._last["touched"] = touched
+        except BaseException:  # an interrupt: whoever keeps the session would not hear of the change
+            undo()
+            raise
         return patch, undo
 
     def _commit(self, token: int, old: np.ndarray, ids: np.ndarray, first: int, last: int, new: list[Chunk]) -> Undo:
