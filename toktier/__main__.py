@@ -1,0 +1,5 @@
+"""`python -m toktier`: the command line."""
+
+from toktier.cli import main
+
+main()
