@@ -12,6 +12,7 @@ import small_bpe
 from test_pretok_written import ALPHABET, WITHOUT, pieces, tables_of
 
 import toktier
+from toktier import pipeline
 from toktier.certify.machine import bimachine
 from toktier.host.compiled import _WholeOnly, loop, ranks_of
 from toktier.host.engine import HostEngine
@@ -249,9 +250,9 @@ def test_tokens_that_no_merges_make_are_put_where_they_are_whole_pieces(corpus):
     for _ in range(400):
         text = "".join(rng.choices(pool, k=rng.randint(1, 12)))
         want = hf.encode(text).ids
-        ids, ends = engine.encode_short(text.encode())
+        ids, lengths = engine.encode_short(text.encode())
         assert ids.tolist() == want, text
-        assert ends.tolist() == np.cumsum([len(tok.token_bytes(t)) for t in want]).tolist()
+        assert lengths.tolist() == [len(tok.token_bytes(t)) for t in want]
         assert engine.encode_buffer(text.encode()).ids.tolist() == want
 
 
@@ -262,3 +263,26 @@ def test_many_tokens_that_begin_alike_cost_one_look():
     assert whole.stands_in(np.frombuffer(b"xxabzzxx", np.uint8).astype(np.int32))
     assert not whole.stands_in(np.frombuffer(b"xxab", np.uint8).astype(np.int32))
     assert not whole.stands_in(np.frombuffer(b"abA", np.uint8).astype(np.int32))
+
+
+@pytest.mark.parametrize("name", ["o200k_base", "qwen3"])
+def test_added_tokens_among_short_texts(name):
+    tok = toktier.load(name if name == "o200k_base" else small.tokenizer(name))
+    engine, steps = HostEngine(tok.core.tables), tok.core.pipeline
+    engine.warmup()
+    rng = random.Random(name)
+    pool = [a.content for a in tok.spec.added][:6]
+    pool += ["some", " words", "\n", "  ", "\u044d\u0442\u043e", "'s", "12345"]
+    ran = 0
+    for _ in range(300):
+        text = "".join(rng.choices(pool, k=rng.randint(1, 9)))
+        prepared = steps.prepare((text,), "parse")
+        found = engine.encode_short(prepared.buffer)
+        if not len(prepared.marks.ids) or found is None:
+            continue
+        ran += 1
+        got = pipeline.finish_lengths(prepared, *found)
+        want = pipeline.finish_placed(prepared, engine.encode_buffer(prepared.buffer))
+        assert [a.tolist() for a in got[:2]] == [a.tolist() for a in want[:2]], text
+        assert got[2] == want[2] == len(text.encode())
+    assert ran > 100

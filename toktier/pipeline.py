@@ -195,6 +195,28 @@ def finish_placed(prepared: Prepared, encoded: Encoded) -> tuple[np.ndarray, np.
     return finish(prepared, encoded), finish_ends(prepared, encoded), normalized_bytes(prepared)
 
 
+def finish_lengths(prepared: Prepared, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """As `finish_placed`, where every byte but the marks is in a token and no space was put in.
+
+    Args:
+      ids: int32[k], an engine's.  lengths: int64[k], bytes of each.
+    """
+    marks = prepared.marks
+    holes = np.flatnonzero(prepared.buffer == 0xFF)
+    at = lengths.cumsum().searchsorted(holes - np.arange(len(holes)), "right").tolist()
+    ends = _among(lengths, at, marks.lengths).cumsum()
+    return _among(ids, at, marks.ids), ends, int(ends[-1])
+
+
+def _among(values: np.ndarray, at: list[int], new: np.ndarray) -> np.ndarray:
+    """The values with new[j] in front of values[at[j]]; `np.insert` takes four times as long for a few."""
+    parts, last = [], 0
+    for j, place in enumerate(at):
+        parts += [values[last:place], new[j : j + 1]]
+        last = place
+    return np.concatenate([*parts, values[last:]])
+
+
 def _inserted(prepared: Prepared, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
     """(ids with every mark's id among them, places of the marks)."""
     holes = np.flatnonzero(prepared.buffer == 0xFF)

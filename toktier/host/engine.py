@@ -128,13 +128,13 @@ class HostEngine:
         ends = [encoded.ends + start for encoded, (start, _) in zip(found, parts, strict=True)]
         return Encoded(np.concatenate([encoded.ids for encoded in found]), np.concatenate(ends))
 
-    def encode_short(self, data: bytes) -> tuple[np.ndarray, np.ndarray] | None:
-        """(ids int32[k], ends int64[k]) of UTF-8 without boundaries in one pass; None where `encode_buffer` has to."""
+    def encode_short(self, buffer: np.ndarray | bytes) -> tuple[np.ndarray, np.ndarray] | None:
+        """(ids int32[k], lengths int64[k] in bytes) of a buffer in one pass; None where `encode_buffer` has to."""
+        data = buffer if isinstance(buffer, bytes) else _both(buffer)[0]
         merger, seamed = self._compiled, self._seamed
         if merger is None or seamed is None or not merger.usable or len(data) > _SEAMED or b"\0" in data:
             return None
-        found = seamed.encode(data)
-        return None if found is None else (found[0], found[1].cumsum(dtype=np.int64))
+        return seamed.encode(data)
 
     def _encode(self, data: bytes, raw: np.ndarray, merger: CompiledMerger | None) -> Encoded:
         """Ids of a buffer, on one core."""

@@ -63,8 +63,11 @@ class TokenizerWindows:
         if self._quick is not None and len(text) <= _LONG:
             data = self._quick.untouched(text)
             if data and (found := self._tokenizer.core.host.encode_short(data)):
-                return Encoded(*found, len(data))
+                return Encoded(found[0], found[1].cumsum(), len(data))
             prepared = self._quick.prepare((text,), self.mode, continued=continued)
+            marked = len(prepared.marks.ids) and not len(prepared.spaces)
+            if marked and (found := self._tokenizer.core.host.encode_short(prepared.buffer)):
+                return Encoded(*pipeline.finish_lengths(prepared, *found))
             return Encoded(*pipeline.finish_placed(prepared, self._tokenizer._run("host", prepared, False)))
         if not self.reason:
             prepared, encoded, ran = self._tokenizer._placed(text, self.mode, self._engine, continued)
