@@ -246,11 +246,7 @@ class Tokenizer:
         """
         _checked(text)
         prepared, encoded, _ = self._placed(text, self._mode(special_tokens), engine, continued)
-        return Spans(
-            pipeline.finish(prepared, encoded),
-            pipeline.finish_ends(prepared, encoded),
-            pipeline.normalized_bytes(prepared),
-        )
+        return Spans(*pipeline.finish_placed(prepared, encoded))
 
     def piece_starts(self, text: str, *, engine: str = "auto") -> np.ndarray:
         """int64[p]: where each piece (pre-token) begins, in bytes of the text's UTF-8; added tokens are read as text.

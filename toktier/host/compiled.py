@@ -135,7 +135,7 @@ class CompiledMerger:
         Returns:
           int32; None where there are no pieces to be had.
         """
-        if not self.may_lack(ids) or not self._whole_only.stands_in(ids):
+        if not self._whole_only.stands_in(ids):
             return ids
         found = pieces()
         if found is None:
@@ -160,7 +160,7 @@ class CompiledMerger:
 
     def checked(self, ids: np.ndarray, raw: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
         """What merging made of the pieces of a text, with whole tokens that no merges make; None after a difference."""
-        if self.may_lack(ids):
+        if self._whole_only.may_hold(ids):
             piece = functools.partial(_piece, raw, starts, ends)
             ids = self._whole_only.put(ids, self._length, ends - starts, piece)
         if self._due(len(starts)):
@@ -187,10 +187,6 @@ class CompiledMerger:
         if not self._whole_only.tokens:
             return None
         return self._whole_only.first[self.ids] + 2 * self._whole_only.second[self.ids].astype(np.uint8)
-
-    def may_lack(self, ids: np.ndarray) -> bool:
-        """Could what merging made of a text lack a token that no merges make?"""
-        return self._whole_only.may_hold(ids)
 
     def _due(self, count: int) -> bool:
         """Is it time to compare a piece?  Threads may lose a count, which matters little."""
@@ -245,6 +241,8 @@ class _WholeOnly:
 
     def stands_in(self, ids: np.ndarray) -> bool:
         """Is what merges make of one of the tokens among the ids?  For short texts: each place is looked at."""
+        if not self.tokens:
+            return False
         at = np.flatnonzero(self.first.take(ids[:-1]) & self.second.take(ids[1:])).tolist()
         known = ids.tolist() if at else []
         for i in at:

@@ -158,8 +158,7 @@ def right_cut(chunks: ChunkList, rules: CutRules, change: Change) -> int:
 
 def certified(chunks: ChunkList, engine: WindowEngine, change: Change) -> Splice:
     """Tokenize from the nearest cut before the change to the nearest one behind it."""
-    c1 = left_cut(chunks, engine.rules, change)
-    c2 = right_cut(chunks, engine.rules, change) if change.tail else change.stop
+    c1, c2 = left_cut(chunks, engine.rules, change), right_cut(chunks, engine.rules, change)
     return _window(chunks, engine, change, c1, c2, "certified", 0)
 
 
@@ -198,9 +197,7 @@ def _both(rules: CutRules, left: str, old: str, new: str) -> bool:
 def _window(
     chunks: ChunkList, engine: WindowEngine, change: Change, c1: int, c2: int, path: str, widened: int
 ) -> Splice:
-    window = chunks.slice(c1, change.start) + change.text
-    if c2 > change.stop:
-        window += chunks.slice(change.stop, c2)
+    window = chunks.slice(c1, change.start) + change.text + chunks.slice(change.stop, c2)
     if c1 == 0 and c2 == chunks.n_chars:
         path = "full"
     return Splice(c1, c2, window, engine.encode(window, c1 > 0), path, widened)
